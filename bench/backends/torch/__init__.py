@@ -1,0 +1,29 @@
+"""Layers and networks in torch. Public and stable for other people's code: `layer_module` and `system`."""
+
+from bench.backends.torch.device import describe, set_process, synchronize
+from bench.backends.torch.layer import (
+    apply,
+    apply_from,
+    decoder,
+    gradients,
+    kernel_name,
+    layer_module,
+    states,
+    system,
+)
+from bench.backends.torch.training import Trainer
+
+__all__ = [
+    "Trainer",
+    "apply",
+    "apply_from",
+    "decoder",
+    "describe",
+    "gradients",
+    "kernel_name",
+    "layer_module",
+    "set_process",
+    "states",
+    "synchronize",
+    "system",
+]

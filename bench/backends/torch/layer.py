@@ -1,0 +1,260 @@
+"""A diagonal layer in torch: its system, its module, and what the plain-array face calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bench.backends.torch import ops
+from bench.backends.torch.device import DTYPES, find, get, put
+from bench.backends.torch.scan import Pair, convolution_kernel, convolve, scan
+from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params
+
+
+def system(layer: DiagonalLayer, params: Params) -> DiagonalSystem:
+    """The layer's system, differentiable in params: complex Lambda, B (discretised, normaliser included) and C.
+
+    `params` are tensors or numpy arrays and keep their dtype and device. vmap, checkpoint and second derivatives work.
+    """
+    return layer.system({name: torch.as_tensor(value) for name, value in params.items()}, ops)
+
+
+def layer_module(layer: Layer, params: Params, dtype: str = "float32") -> nn.Module:
+    """The layer as a module called as (u, lengths=None), u (batch, length, d_model); params become nn.Parameter.
+
+    `lengths`, (batch,), are the true lengths: what lies beyond never reaches an earlier output. Reverse mode to any
+    order, vmap and checkpoint work; forward mode is refused. Raises `Missing` for a layer without a torch module.
+    """
+    if isinstance(layer, DiagonalLayer):
+        return DiagonalModule(layer, params, dtype)
+    if not hasattr(layer, "torch_module"):
+        raise Missing(f"{type(layer).__name__} has no torch module")
+    return layer.torch_module(params).to(DTYPES[dtype])
+
+
+class DiagonalModule(nn.Module):
+    """Any diagonal layer. Its parameters are named as the layer names them."""
+
+    def __init__(self, layer: DiagonalLayer, params: Params, dtype: str = "float32") -> None:
+        super().__init__()
+        self.layer = layer
+        roles = layer.roles()
+        for name, value in params.items():
+            tensor = torch.as_tensor(np.asarray(value)).to(DTYPES[dtype])
+            self.register_parameter(name, nn.Parameter(tensor, requires_grad=roles[name] != "constant"))
+
+    def forward(self, u: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return outputs(system(self.layer, dict(self.named_parameters())), u, lengths)
+
+
+def outputs(system: DiagonalSystem, u: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """y, (batch, length, d_model), from a zero state."""
+    if system.Lambda.ndim == 2:
+        return _convolved(system, u, lengths)
+    y = _read(system.C, _states(system, u, None)) + system.D * u
+    if system.C_reverse is not None:
+        backward = _states(system, _before_end(u, lengths).flip(1), None)
+        y = y + _read(system.C_reverse, (backward[0].flip(0), backward[1].flip(0)))
+    return y
+
+
+def stateful_outputs(system: DiagonalSystem, u: Tensor, state: Pair | None) -> tuple[Tensor, Pair]:
+    """y, (batch, length, d_model), and the state after the last step, from a state, (batch, *Lambda.shape)."""
+    if system.Lambda.ndim == 1:
+        x = _states(system, u, state)
+        return _read(system.C, x) + system.D * u, (x[0][-1], x[1][-1])
+    pieces = []
+    for piece in u.split(STATE_CHUNK, dim=1):
+        x = _states(system, piece, state)
+        pieces.append(_read(system.C, x) + system.D * piece)
+        state = (x[0][-1], x[1][-1])
+    assert state is not None
+    return torch.cat(pieces, 1), state
+
+
+def state_energy(layer: DiagonalLayer, params: Params, u: Tensor, coordinates: str = "own") -> Tensor:
+    """Squared norm of the state at every time step and in every head, (batch, length, heads); one head without groups.
+
+    Computed piece by piece over time: the states themselves are never all there.
+    """
+    groups = layer.groups if coordinates == "own" else None
+    pieces = []
+    for x in _state_pieces(layer, params, u, coordinates):
+        squares = (x.abs() ** 2).flatten(2)
+        if groups is None:
+            pieces.append(squares.sum(-1, keepdim=True))
+        else:
+            index = torch.as_tensor(groups, device=u.device)
+            heads = squares.new_zeros((*squares.shape[:2], int(groups.max()) + 1))
+            pieces.append(heads.index_add(2, index, squares))
+    return torch.cat(pieces, 1)
+
+
+STATE_CHUNK = 64
+"""Time steps whose states are held at once where all of them would be too many."""
+
+
+def _state_pieces(layer: DiagonalLayer, params: Params, u: Tensor, coordinates: str) -> Iterator[Tensor]:
+    """States, (batch, steps, ...), complex or in the layer's own coordinates."""
+    built = system(layer, params)
+    state = None
+    for piece in u.split(STATE_CHUNK, dim=1):
+        re, im = _states(built, piece, state)
+        state = (re[-1], im[-1])
+        x = torch.complex(re, im).movedim(0, 1)
+        yield x if coordinates == "diagonal" else layer.coordinates(params, x, ops)
+
+
+def _states(system: DiagonalSystem, u: Tensor, state: Pair | None) -> Pair:
+    """States, time first, (length, batch, *Lambda.shape)."""
+    u = u.transpose(0, 1)
+    if system.Lambda.ndim == 1:
+        v = u @ torch.cat([system.B.real, system.B.imag]).T
+        v_re, v_im = v.chunk(2, -1)
+    else:
+        v_re, v_im = system.B.real * u[..., None], system.B.imag * u[..., None]
+    if state is None:
+        zero = torch.zeros_like(v_re[0])
+        state = (zero, zero)
+    return scan((system.Lambda.real, system.Lambda.imag), (v_re, v_im), state)
+
+
+def _read(C: Tensor, x: Pair) -> Tensor:
+    """Re(C x), (batch, length, d_model), from states with time first."""
+    if x[0].ndim == 3:
+        y = torch.cat(x, -1) @ torch.cat([C.real, -C.imag], -1).T
+    else:
+        y = (x[0] * C.real - x[1] * C.imag).sum(-1)
+    return y.transpose(0, 1)
+
+
+def _convolved(system: DiagonalSystem, u: Tensor, lengths: Tensor | None) -> Tensor:
+    def kernel(C: Tensor) -> Tensor:
+        parts = ((z.real, z.imag) for z in (system.Lambda, system.B, C))
+        return convolution_kernel(*parts, u.shape[1])
+
+    y = convolve(kernel(system.C), u) + system.D * u
+    if system.C_reverse is not None:
+        y = y + convolve(kernel(system.C_reverse), _before_end(u, lengths).flip(1)).flip(1)
+    return y
+
+
+def _before_end(u: Tensor, lengths: Tensor | None) -> Tensor:
+    """u with zeros at padding, so that a reversed scan starts at the true end."""
+    if lengths is None:
+        return u
+    inside = torch.arange(u.shape[1], device=u.device)[None, :] < lengths[:, None]
+    return torch.where(inside[..., None], u, u.new_zeros(()))
+
+
+def kernel_name(layer: Layer) -> str:
+    """The algorithm that the module runs."""
+    if not isinstance(layer, DiagonalLayer):
+        return "module"
+    return "fft" if len(layer.state_shape) == 2 else "chunked-scan"
+
+
+# What the plain-array face calls: numpy in, numpy out.
+
+
+def apply(
+    layer: Layer,
+    params: Params,
+    u: np.ndarray,
+    *,
+    lengths: np.ndarray | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> np.ndarray:
+    """y from a zero state, as a network computes it."""
+    place = find(device)
+    with torch.no_grad():
+        ends = None if lengths is None else put(np.asarray(lengths), place)
+        return get(layer_module(layer, params, dtype).to(place)(put(u, place, dtype), ends))
+
+
+def apply_from(
+    layer: DiagonalLayer,
+    params: Params,
+    u: np.ndarray,
+    state: np.ndarray | None,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> tuple[np.ndarray, np.ndarray]:
+    """y and the state after the last step."""
+    place = find(device)
+    with torch.no_grad():
+        built = system(layer, _tensors(params, place, dtype))
+        y, last = stateful_outputs(built, put(u, place, dtype), _state_pair(state, place, dtype))
+        return get(y), get(torch.complex(*last))
+
+
+def states(
+    layer: DiagonalLayer,
+    params: Params,
+    u: np.ndarray,
+    *,
+    state: np.ndarray | None = None,
+    coordinates: str = "own",
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> np.ndarray:
+    """All states, (batch, length, ...)."""
+    place = find(device)
+    with torch.no_grad():
+        tensors = _tensors(params, place, dtype)
+        re, im = _states(system(layer, tensors), put(u, place, dtype), _state_pair(state, place, dtype))
+        x = torch.complex(re, im).movedim(0, 1)
+        return get(x if coordinates == "diagonal" else layer.coordinates(tensors, x, ops))
+
+
+def decoder(
+    layer: DiagonalLayer, params: Params, *, dtype: str = "float32", device: str = "cpu"
+) -> Callable[[np.ndarray, np.ndarray | None], tuple[np.ndarray, np.ndarray]]:
+    """A function (u_t, state) -> (y_t, state); the system is built here, once."""
+    place = find(device)
+    with torch.no_grad():
+        built = system(layer, _tensors(params, place, dtype))
+
+    def decode(u: np.ndarray, state: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        with torch.no_grad():
+            u_ = put(u, place, dtype)[:, None]
+            y, last = stateful_outputs(built, u_, _state_pair(state, place, dtype))
+            return get(y[:, 0]), get(torch.complex(*last))
+
+    return decode
+
+
+def gradients(
+    layer: Layer,
+    params: Params,
+    u: np.ndarray,
+    cotangent: np.ndarray,
+    *,
+    lengths: np.ndarray | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> dict[str, np.ndarray]:
+    """Gradients of sum(cotangent * y): one per trained parameter, and "u"; zero for constants."""
+    place = find(device)
+    module = layer_module(layer, params, dtype).to(place)
+    u_ = put(u, place, dtype).requires_grad_()
+    ends = None if lengths is None else put(np.asarray(lengths), place)
+    module(u_, ends).backward(put(cotangent, place, dtype))
+    found = {name: p.grad if p.grad is not None else torch.zeros_like(p) for name, p in module.named_parameters()}
+    return {name: get(g) for name, g in {**found, "u": u_.grad}.items()}
+
+
+def _tensors(params: Params, place: torch.device, dtype: str) -> dict[str, Tensor]:
+    return {name: put(np.asarray(value), place, dtype) for name, value in params.items()}
+
+
+def _state_pair(state: np.ndarray | None, place: torch.device, dtype: str) -> Pair | None:
+    if state is None:
+        return None
+    x = np.asarray(state)
+    return put(x.real, place, dtype), put(x.imag, place, dtype)

@@ -1,0 +1,121 @@
+"""Training in torch: AdamW by role, clipping, and what is measured on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bench.backends.torch import ops
+from bench.backends.torch.device import find, get, put
+from bench.backends.torch.layer import state_energy
+from bench.backends.torch.network import Classifier
+from bench.contract import DiagonalLayer, Unsupported
+from bench.network import Network
+from bench.recipe import Recipe
+from bench.training import Batch
+
+
+class Trainer:
+    """See `bench.training.Trainer`."""
+
+    def __init__(
+        self, network: Network, weights: Mapping[str, np.ndarray], recipe: Recipe, dtype: str, device: str
+    ) -> None:
+        self.network, self.recipe, self.dtype, self.device = network, recipe, dtype, find(device)
+        self.module = Classifier(network, dict(weights), dtype).to(self.device)
+        self.groups = recipe.groups(network.roles())
+        parameters = dict(self.module.named_parameters())
+        settings = sorted(set(self.groups.values()))
+        self.factors = [factor for factor, _ in settings]
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": [parameters[name] for name, own in self.groups.items() if own == (factor, decay)],
+                 "weight_decay": decay}
+                for factor, decay in settings
+            ],
+            lr=0.0,
+            betas=(recipe.beta1, recipe.beta2),
+            eps=recipe.epsilon,
+        )  # fmt: skip
+        self.trained = [parameters[name] for name in self.groups]
+
+    def step(self, batch: Batch, rate: float, masks: np.ndarray | None) -> tuple[float, float]:
+        self.optimizer.zero_grad()
+        loss = self._loss(batch, masks)
+        loss.backward()
+        norm = _norm([p.grad for p in self.trained])
+        found = float(loss.detach()), float(norm)
+        if all(map(math.isfinite, found)):
+            if found[1] > self.recipe.clip:
+                torch._foreach_mul_([p.grad for p in self.trained], self.recipe.clip / found[1])
+            for group, factor in zip(self.optimizer.param_groups, self.factors, strict=True):
+                group["lr"] = rate * factor
+            self.optimizer.step()
+        return found
+
+    def logits(self, batch: Batch) -> np.ndarray:
+        with torch.no_grad():
+            return get(self.module(*self._inputs(batch)))
+
+    def loss_and_layer_gradients(self, batch: Batch) -> tuple[float, list[float]]:
+        self.optimizer.zero_grad()
+        loss = self._loss(batch, None)
+        loss.backward()
+        norms = [
+            float(_norm([p.grad for p in block.layer.parameters() if p.grad is not None]))
+            for block in self.module.blocks
+        ]
+        self.optimizer.zero_grad()
+        return float(loss.detach()), norms
+
+    def state_energies(self, batch: Batch) -> list[np.ndarray]:
+        layer = self._layer_with_state()
+        with torch.no_grad():
+            inputs = self.module.layer_inputs(*self._inputs(batch))
+            return [
+                get(state_energy(layer, dict(block.layer.named_parameters()), u))
+                for block, u in zip(self.module.blocks, inputs, strict=True)
+            ]
+
+    def white_noise_energies(self, noise: np.ndarray) -> list[np.ndarray]:
+        layer = self._layer_with_state()
+        u = put(noise, self.device, self.dtype)
+        with torch.no_grad():
+            return [
+                get(state_energy(layer, dict(block.layer.named_parameters()), u, "diagonal")[..., 0])
+                for block in self.module.blocks
+            ]
+
+    def diagnostics(self) -> list[dict[str, float]]:
+        layer = self._layer_with_state()
+        with torch.no_grad():
+            return [
+                {name: float(x) for name, x in layer.diagnostics(dict(block.layer.named_parameters()), ops).items()}
+                for block in self.module.blocks
+            ]
+
+    def weights(self) -> dict[str, np.ndarray]:
+        return {name: get(p) for name, p in self.module.named_parameters()}
+
+    def _inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        return put(batch.inputs, self.device, self.dtype), put(batch.lengths, self.device)
+
+    def _loss(self, batch: Batch, masks: np.ndarray | None) -> Tensor:
+        logits = self.module(*self._inputs(batch), None if masks is None else put(masks, self.device, self.dtype))
+        return nn.functional.cross_entropy(logits, put(batch.targets.astype(np.int64), self.device))
+
+    def _layer_with_state(self) -> DiagonalLayer:
+        layer = self.network.layer
+        if not isinstance(layer, DiagonalLayer):
+            raise Unsupported(f"{type(layer).__name__} is no diagonal layer, so its state is not known")
+        if layer.has_reverse:
+            raise Unsupported("a bidirectional layer has no single state at a time step")
+        return layer
+
+
+def _norm(gradients: list[Tensor]) -> Tensor:
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))

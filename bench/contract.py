@@ -1,0 +1,266 @@
+"""What a plugin must give: the words that layers, tasks and suites share with the harness. Imports no framework.
+
+Shapes are written as in the papers: `d_model` features, `n` state numbers, `length` time steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bench.measurement import Measurement
+    from bench.report.blocks import Block
+
+Array = Any
+"""An array of whichever framework is at work: numpy.ndarray, torch.Tensor or jax.Array."""
+
+Params = Mapping[str, Array]
+"""Named real arrays. Real and imaginary parts are kept apart, so no complex number reaches an optimiser."""
+
+Role = Literal["dynamics", "step", "normaliser", "input", "output", "skip", "constant"]
+"""What a parameter does in its layer; a recipe maps roles to rates and weight decay. `constant` is not trained."""
+
+LAYER_ROLES: tuple[str, ...] = ("dynamics", "step", "normaliser", "input", "output", "skip", "constant")
+
+
+class Unsupported(Exception):
+    """Raised by a suite or a layer for a combination that has no meaning: the cell ends `unsupported`, with the text."""
+
+
+class Missing(Exception):
+    """Raised when a dependency or a data set is not there: the cell ends `missing`, with the text."""
+
+
+class Diverged(Exception):
+    """Raised at the first non-finite loss, gradient or state: the cell ends `diverged`, with its step."""
+
+    def __init__(self, step: int, what: str) -> None:
+        super().__init__(f"non-finite {what} at step {step}")
+        self.step = step
+
+
+class DiagonalSystem(NamedTuple):
+    """The linear recurrence x_t = Lambda x_{t-1} + B u_t, y_t = Re(C x_t) + D * u_t, in complex numbers.
+
+    Either one system for all channels, or one system a channel:
+
+    ===========  ================  ==============
+    field        one system        one a channel
+    ===========  ================  ==============
+    `Lambda`     (n,)              (d_model, n)
+    `B`          (n, d_model)      (d_model, n)
+    `C`          (d_model, n)      (d_model, n)
+    `D`          (d_model,) real   (d_model,) real
+    `C_reverse`  like C, or None   like C, or None
+    ===========  ================  ==============
+
+    B is discretised and holds the normaliser; what conjugate pairs double is already in C. With `C_reverse`
+    the layer is bidirectional: y_t += Re(C_reverse x'_t), where x' is the same recurrence run from the end.
+    """
+
+    Lambda: Array
+    B: Array
+    C: Array
+    D: Array
+    C_reverse: Array | None = None
+
+
+class Ops(Protocol):
+    """The functions beyond operators and methods that `system` may use; numpy, torch and jax each fill them.
+
+    Common to all three and so not listed: `+ - * / @ abs()`, indexing, `.real`, `.imag`, `.conj()`, `.reshape(...)`,
+    `.swapaxes(a, b)`, `.shape`.
+    """
+
+    def complex(self, re: Array, im: Array) -> Array: ...
+    def exp(self, x: Array) -> Array: ...
+    def expm1(self, x: Array) -> Array: ...
+    def log(self, x: Array) -> Array: ...
+    def sqrt(self, x: Array) -> Array: ...
+    def sin(self, x: Array) -> Array: ...
+    def cos(self, x: Array) -> Array: ...
+    def sum(self, x: Array, axis: int | tuple[int, ...]) -> Array: ...
+    def amax(self, x: Array, axis: int | tuple[int, ...]) -> Array: ...
+    def minimum(self, x: Array, bound: float) -> Array: ...
+    def stack(self, arrays: list[Array], axis: int) -> Array: ...
+    def concatenate(self, arrays: list[Array], axis: int) -> Array: ...
+    def expm(self, x: Array) -> Array: ...
+    def det(self, x: Array) -> Array: ...
+    def constant(self, x: np.ndarray, like: Array) -> Array: ...
+    def stop_gradient(self, x: Array) -> Array: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layer(ABC):
+    """A map (batch, length, d_model) -> (batch, length, d_model): what a model plugin defines.
+
+    A layer that is no diagonal linear system also defines `torch_module(params)` and/or `flax_module(params)`:
+    modules called as (u, lengths=None), whose parameters are named like the keys of `initial`. Positions at or
+    beyond `lengths` must not influence earlier ones.
+    """
+
+    d_model: int
+
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Variants of interest, name -> options that differ from the defaults."""
+    source: ClassVar[str] = ""
+    """The paper that the layer comes from."""
+
+    def __post_init__(self) -> None:
+        require(self.d_model >= 1, f"d_model must be at least 1, not {self.d_model}")
+
+    @abstractmethod
+    def initial(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Parameters at initialisation, float64."""
+
+    @abstractmethod
+    def roles(self) -> dict[str, Role]:
+        """The role of every parameter that `initial` gives."""
+
+    @property
+    @abstractmethod
+    def state_reals(self) -> int:
+        """How many real numbers a sequence carries from one step to the next."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DiagonalLayer(Layer):
+    """A layer that is a map from its parameters to a `DiagonalSystem`; the backends give all the rest."""
+
+    @abstractmethod
+    def system(self, params: Params, ops: Ops) -> DiagonalSystem:
+        """The recurrence that the parameters stand for."""
+
+    def coordinates(self, params: Params, x: Array, ops: Ops) -> Array:
+        """From the diagonal state, (..., *Lambda.shape), to the layer's own coordinates. Default: the same."""
+        return x
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """The head of each of the layer's own state numbers, shape (own state numbers,), or None without heads."""
+        return None
+
+    def diagnostics(self, params: Params, ops: Ops) -> dict[str, Array]:
+        """Scalars worth watching while the layer trains."""
+        return {}
+
+    @cached_property
+    def _shape(self) -> tuple[tuple[int, ...], bool]:
+        from bench.backends import reference
+
+        system = reference.system(self, self.initial(np.random.default_rng(0)))
+        return tuple(system.Lambda.shape), system.C_reverse is not None
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        """The shape of Lambda, and of one sequence's complex diagonal state."""
+        return self._shape[0]
+
+    @property
+    def has_reverse(self) -> bool:
+        """Whether a second output matrix reads the reversed scan: then there is no step and no state to hand over."""
+        return self._shape[1]
+
+    @property
+    def state_reals(self) -> int:
+        return 2 * int(np.prod(self.state_shape)) * (2 if self.has_reverse else 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Examples of one split, padded at the end to a common length.
+
+    `inputs`: (examples, length) int32 token ids, or (examples, length, features) float32; `lengths`: (examples,)
+    int32, the true lengths, each at least 1; `targets`: (examples,) int32 class numbers.
+    """
+
+    inputs: np.ndarray
+    lengths: np.ndarray
+    targets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """The three splits of a task, and a sha256 over everything in them."""
+
+    train: Split
+    validation: Split
+    test: Split
+    checksum: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """A data set with its splits, vocabulary, lengths and metric. Its options are its dataclass fields."""
+
+    source: ClassVar[str] = ""
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """The length that every example is padded to."""
+
+    @property
+    @abstractmethod
+    def classes(self) -> int:
+        """The number of classes."""
+
+    @property
+    def vocabulary(self) -> tuple[str, ...] | None:
+        """The symbols behind the token ids, or None where inputs are real numbers."""
+        return None
+
+    @property
+    def features(self) -> int:
+        """The number of real features per time step; 0 for tokens."""
+        return 0
+
+    @abstractmethod
+    def load(self, seed: int) -> Dataset:
+        """The data of this seed; a task whose data are given once ignores the seed."""
+
+    def metric(self, logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """The score of each example, (examples,), from logits (examples, classes). Default: right or wrong."""
+        return (np.argmax(logits, axis=-1) == targets).astype(np.float64)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Suite(ABC):
+    """A protocol: which factors it varies, what it measures in one cell, how its results are shown.
+
+    The dataclass fields are the suite's own factors, in the values that one cell has. `presets` maps a preset's name
+    (`quick`, `default`, ...) to factor -> list of values; besides the suite's own fields it may set `tasks`, `depths`,
+    `models`, `seeds` and `dtypes`, and options of tasks as `TASK.OPTION`.
+    """
+
+    d_model: int = 64
+
+    version: ClassVar[int] = 1
+    presets: ClassVar[Mapping[str, Mapping[str, list[Any]]]] = {"quick": {}, "default": {}}
+    exclusive: ClassVar[bool] = False
+    """Whether a cell needs its device to itself, as timings do."""
+
+    @abstractmethod
+    def measure(self, cell: Measurement) -> None:
+        """Measures one cell: calls `cell.record(...)`, raises `Unsupported`, `Missing` or `Diverged`."""
+
+    @abstractmethod
+    def report(self, results: pd.DataFrame) -> list[Block]:
+        """Tables and notes computed from the records of this suite, and from nothing else."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises ValueError(message) unless the condition holds (an `assert` would vanish under `python -O`)."""
+    if not condition:
+        raise ValueError(message)

@@ -1,0 +1,1 @@
+"""What carries cells to processors. Results travel by files, so an engine that dies loses nothing."""

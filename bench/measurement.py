@@ -1,0 +1,85 @@
+"""What a suite sees of one cell while it measures it, and where its records go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from bench import backends, seeds, store
+from bench.contract import Layer, Suite, Task
+from bench.plan import Cell
+
+
+class Measurement:
+    """One cell: its layer, task and suite as objects, its backend's package, the device as the run found it."""
+
+    def __init__(self, cell: Cell, device: str, threads: int, params_folder: Path | None = None) -> None:
+        self.cell = cell
+        self.layer: Layer = cell.layer
+        self.task: Task | None = cell.task_object
+        self.suite: Suite = cell.suite_object
+        self.device = device
+        self.threads = threads
+        self.backend: ModuleType = backends.load(cell.backend)
+        self.rows: list[dict[str, Any]] = []
+        self.columns: dict[str, Any] = {"threads": threads, "kernel": self.backend.kernel_name(self.layer)}
+        self.facts: dict[str, Any] = {}
+        self._params_folder = params_folder
+
+    def generator(self, *purpose: str | int) -> np.random.Generator:
+        """Randomness of the cell's seed for a purpose: equal for every model, backend, dtype and device."""
+        return seeds.generator(self.cell.seed, *purpose)
+
+    def record(
+        self,
+        metric: str,
+        value: Any,
+        unit: str = "",
+        *,
+        step: int | None = None,
+        epoch: int | None = None,
+        layer: int | None = None,
+        head: int | None = None,
+        t: int | None = None,
+        split: str | None = None,
+        message: str | None = None,
+    ) -> None:
+        """One value; any framework's scalar. What is not finite is stored as null, with the reason."""
+        number = None if value is None else store.to_float(value)
+        if number is None and message is None:
+            message = "not measured" if value is None else f"{float(value)} is not finite"
+        self.rows.append(
+            {
+                "metric": metric, "value": number, "unit": unit, "step": step, "epoch": epoch, "layer": layer,
+                "head": head, "t": t, "split": split, "message": message,
+            }
+        )  # fmt: skip
+
+    def describe(self, **columns: Any) -> None:
+        """Columns of the store that hold for the whole cell: batch, length, params, state_reals ..."""
+        unknown = set(columns) - set(store.CELL_COLUMNS)
+        if unknown:
+            raise ValueError(f"no such column: {', '.join(sorted(unknown))}")
+        self.columns |= columns
+
+    def fact(self, **facts: Any) -> None:
+        """What belongs into every row and has no column."""
+        self.facts |= facts
+
+    def save_params(self, weights: dict[str, np.ndarray]) -> None:
+        """Keeps trained parameters beside the results, unless the run leaves them out."""
+        if self._params_folder is not None:
+            self._params_folder.mkdir(exist_ok=True)
+            part = self._params_folder / f".{self.cell.id}.part"
+            save_file({name: np.ascontiguousarray(value) for name, value in weights.items()}, part)
+            part.replace(self._params_folder / f"{self.cell.id}.safetensors")
+
+    def cell_columns(self) -> dict[str, Any]:
+        """What is repeated in every row."""
+        state_reals = {"state_reals": self.layer.state_reals}
+        return self.cell.columns() | state_reals | self.columns | {"facts": json.dumps(self.facts, sort_keys=True)}

@@ -1,0 +1,280 @@
+"""Factors -> cells. A cell's id is a hash of its content, so it does not depend on order, machine or wording."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench import backends, registry
+from bench.contract import Layer, Suite, Task, require
+from bench.network import Network
+from bench.options import build, convert, fields, format_name, parse_name, split_list, split_numbers, unknown
+
+DTYPES = ("float32", "float64", "tf32")
+DEFAULT_MODELS = ("rotrnn", "lru", "s4d", "s5")
+STANDARD_FACTORS = ("models", "tasks", "depths", "seeds", "dtypes")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asked for; None is "as the suite's preset says". The command line and a file fill the same."""
+
+    suites: list[str] | None = None
+    models: list[str] | None = None
+    backends: list[str] | None = None
+    device: str = "auto"
+    dtypes: list[str] | None = None
+    tasks: list[str] | None = None
+    depths: list[int] | None = None
+    seeds: list[int] | None = None
+    settings: list[str] = dataclasses.field(default_factory=list)
+    preset: str | None = None
+    variants: bool = False
+    plugins: list[str] = dataclasses.field(default_factory=list)
+    data: str | None = None
+
+    @classmethod
+    def parse(cls, **given: Any) -> Request:
+        """From texts or lists, as typed; ValueError names the option, the value and what is allowed."""
+        values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        for name in ("suites", "models", "backends", "dtypes", "tasks"):
+            if name in values:
+                option = {"suites": "suite"}.get(name, name)
+                try:
+                    values[name] = split_list(values[name])
+                except ValueError as error:
+                    raise ValueError(f"--{option}: {error}") from error
+                require(bool(values[name]), f"--{option} is empty: name at least one")
+        for name in ("depths", "seeds"):
+            if name in values:
+                try:
+                    values[name] = split_numbers(values[name])
+                except ValueError as error:
+                    raise ValueError(f"--{name}: {error}") from error
+                require(bool(values[name]), f"--{name} is empty: name at least one")
+        for depth in values.get("depths", []):
+            require(depth >= 1, f"--depths: a depth must be at least 1, not {depth}")
+        for name, allowed in (("backends", backends.NAMES), ("dtypes", DTYPES)):
+            for value in values.get(name, []):
+                if value not in allowed:
+                    raise unknown(name.rstrip("s"), value, allowed)
+        device = values.get("device", "auto")
+        kind, colon, number = device.partition(":")
+        require(
+            device in ("auto", "cpu", "cuda") or (kind == "cuda" and number.isdecimal()),
+            f"--device is {device!r}: allowed are auto, cpu, cuda, cuda:N",
+        )
+        return cls(**values)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One fully specified unit of work."""
+
+    suite: str
+    suite_version: int
+    model: str
+    options: Mapping[str, Any]
+    backend: str
+    device: str
+    dtype: str
+    task: str | None
+    task_options: Mapping[str, Any]
+    depth: int
+    d_model: int
+    seed: int
+    factors: Mapping[str, Any]
+
+    @property
+    def id(self) -> str:
+        """16 hexadecimal digits of a sha256 over the content."""
+        content = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+    @property
+    def plain_model(self) -> str:
+        return parse_name(self.model)[0]
+
+    @property
+    def layer(self) -> Layer:
+        options = dict(self.options) | {"d_model": self.d_model}
+        return build(f"model {self.model}", registry.find("model", self.plain_model), options)
+
+    @property
+    def task_object(self) -> Task | None:
+        if self.task is None:
+            return None
+        return build(f"task {self.task}", registry.find("task", parse_name(self.task)[0]), self.task_options)
+
+    @property
+    def suite_object(self) -> Suite:
+        options = dict(self.factors) | {"d_model": self.d_model}
+        return build(f"suite {self.suite}", registry.find("suite", self.suite), options)
+
+    @property
+    def trained(self) -> int | None:
+        """How many numbers the cell's network trains; None without a task."""
+        task, layer = self.task_object, self.layer
+        if task is None:
+            return None
+        network = Network.of(layer, self.depth, task)
+        roles = network.roles()
+        return sum(w.size for name, w in network.initial(self.plain_model, 0).items() if roles[name] != "constant")
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of the store that are known before anything is measured."""
+        return {
+            "schema_version": 1, "cell_id": self.id, "suite": self.suite, "suite_version": self.suite_version,
+            "model": self.model, "options": json.dumps(dict(self.options), sort_keys=True), "backend": self.backend,
+            "device": self.device, "dtype": self.dtype, "task": self.task, "recipe": "default", "depth": self.depth,
+            "d_model": self.d_model, "d_state": self.options.get("d_state"), "seed": self.seed,
+            "factors": json.dumps(dict(self.factors), sort_keys=True), "compiled": False,
+        }  # fmt: skip
+
+
+def cells(request: Request, device: str, preset: str) -> list[Cell]:
+    """All cells, validated: every layer, task and suite of the plan has been built once. ValueError says what is wrong.
+
+    `device` is the kind that was found (cpu or cuda), `preset` the preset that holds.
+    """
+    for plugin in request.plugins:
+        registry.load_file(Path(plugin))
+    suites = [parse_name(name)[0] for name in request.suites or ["stability"]]
+    settings = _Settings(request.settings)
+    planned: dict[str, Cell] = {}
+    for suite in suites:
+        for cell in _suite_cells(suite, request, settings, device, preset):
+            planned[cell.id] = cell
+    settings.check_used()
+    return list(planned.values())
+
+
+class _Settings:
+    """`--set NAME=V,..` and `--set OWNER.NAME=V,..`; knows which of them something has used."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.values: dict[str, list[str]] = {}
+        self.used: set[str] = set()
+        self.known: set[str] = set()
+        for text in texts:
+            name, equals, value = text.partition("=")
+            items = split_list(value)
+            require(bool(equals) and bool(name.strip()), f"--set {text!r} should read OPTION=VALUE")
+            require(bool(items), f"--set {name} is empty: give at least one value")
+            self.values[name.strip()] = items
+
+    def pick(self, owner: str, names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, list[str]]:
+        """The settings of an owner that has options of these names; plain names that are `taken` are someone else's."""
+        found = {}
+        for name in names:
+            self.known |= {name, f"{owner}.{name}"}
+            for key in (name, f"{owner}.{name}"):
+                if key in self.values and not (key == name and name in taken):
+                    found[name] = self.values[key]
+                    self.used.add(key)
+        return found
+
+    def check_used(self) -> None:
+        for name in self.values:
+            if name not in self.used:
+                raise unknown("option in --set", name, self.known)
+
+
+def _suite_cells(name: str, request: Request, settings: _Settings, device: str, preset: str) -> Iterable[Cell]:
+    suite = registry.find("suite", name)
+    if preset not in suite.presets:
+        raise unknown(f"preset of suite {name}", preset, suite.presets)
+    values = dict(suite.presets[preset])
+    own = fields(suite)
+    for key in values:
+        require(key in own or key in STANDARD_FACTORS or "." in key, f"suite {name}: its preset sets {key!r}")
+    factors = {key: value if isinstance(value, list) else [value] for key, value in values.items() if key in own}
+    factors |= settings.pick(name, own)
+
+    tasks = request.tasks or split_list(values.get("tasks", []))
+    depths = request.depths or values.get("depths", [1])
+    seeds = request.seeds if request.seeds is not None else values.get("seeds", [0, 1, 2])
+    dtypes = request.dtypes or values.get("dtypes", ["float32"])
+    models = request.models or split_list(values.get("models", DEFAULT_MODELS))
+    task_cells = [cell for task in tasks for cell in _task_options(task, values, settings, own)] or [(None, {})]
+    model_cells = list(dict(_model_options(models, request.variants, settings, own)).items())
+
+    for seed, depth, (task, task_options) in itertools.product(seeds, depths, task_cells):
+        for choice in itertools.product(*factors.values()):
+            built = build(f"suite {name}", suite, dict(zip(factors, choice, strict=True)))
+            own_factors = {key: getattr(built, key) for key in own if key != "d_model"}
+            for (model, options), backend, dtype in itertools.product(
+                model_cells, request.backends or ["torch"], dtypes
+            ):
+                cell = Cell(
+                    suite=name,
+                    suite_version=suite.version,
+                    model=model,
+                    options={
+                        key: value
+                        for key, value in dataclasses.asdict(_layer(model, options, built.d_model)).items()
+                        if key != "d_model"
+                    },
+                    backend=backend,
+                    device=device,
+                    dtype=dtype,
+                    task=task,
+                    task_options=task_options,
+                    depth=depth,
+                    d_model=built.d_model,
+                    seed=seed,
+                    factors=own_factors,
+                )
+                yield cell
+
+
+def _layer(model: str, options: Mapping[str, Any], d_model: int) -> Layer:
+    cls = registry.find("model", parse_name(model)[0])
+    return build(f"model {model}", cls, dict(options) | {"d_model": d_model})
+
+
+def _model_options(
+    models: Iterable[str], variants: bool, settings: _Settings, taken: Iterable[str]
+) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Canonical name and options of every chosen model, its variants and its settings."""
+    for text in models:
+        name, given = parse_name(text)
+        cls = registry.find("model", name)
+        require(
+            "d_model" not in given, f"model {text}: d_model is the suite's, write --set d_model={given.get('d_model')}"
+        )
+        options = convert(f"model {name}", cls, given)
+        varied = settings.pick(name, [key for key in fields(cls) if key != "d_model"], taken)
+        for extra in [{}, *cls.variants.values()] if variants else [{}]:
+            for choice in itertools.product(*varied.values()):
+                chosen = options | dict(extra) | convert(f"model {name}", cls, dict(zip(varied, choice, strict=True)))
+                yield format_name(name, cls, chosen), chosen
+
+
+def _task_options(
+    text: str, preset: Mapping[str, Any], settings: _Settings, taken: Iterable[str]
+) -> Iterable[tuple[str, dict[str, Any]]]:
+    name, given = parse_name(text)
+    cls = registry.find("task", name)
+    defaults = {key: value for key in fields(cls) if (value := preset.get(f"{name}.{key}")) is not None}
+    varied = settings.pick(name, fields(cls), taken)
+    for choice in itertools.product(*varied.values()):
+        options = defaults | given | dict(zip(varied, choice, strict=True))
+        built = build(f"task {name}", cls, options)
+        resolved = {key: getattr(built, key) for key in fields(cls)}
+        yield format_name(name, cls, resolved), resolved
+
+
+def shard(planned: list[Cell], text: str) -> list[Cell]:
+    """Every N-th cell, from the I-th on, of the plan sorted by id: `I/N`, I = 1 .. N."""
+    first, slash, count = text.partition("/")
+    require(
+        slash == "/" and first.isdecimal() and count.isdecimal() and 1 <= int(first) <= int(count),
+        f"--shard is {text!r}: it must read I/N with 1 <= I <= N",
+    )
+    return sorted(planned, key=lambda cell: cell.id)[int(first) - 1 :: int(count)]

@@ -1,0 +1,1 @@
+"""Everything that is shown, computed from the store and from nothing else."""

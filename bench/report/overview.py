@@ -1,0 +1,101 @@
+"""What every report starts and ends with: failures, counts, machines; and the report of one or more runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from bench import registry, store
+from bench.report.blocks import Block, Note, Table
+
+FAILURES_SHOWN = 20
+
+
+def report(results: pd.DataFrame, folders: list[Path]) -> list[Block]:
+    """Failures first, then what each suite says of its cells, then what it was measured on."""
+    found = failures(results)
+    for suite in results["suite"].dropna().unique():
+        rows = results[results["suite"] == suite]
+        try:
+            cls = registry.find("suite", suite)
+        except ValueError as error:
+            found.append(Note(f"suite {suite} is not installed here, so its rows are not shown: {error}", warning=True))
+            continue
+        found += cls().report(rows)
+    return [*found, *measured_on(results, folders)]
+
+
+def counts(results: pd.DataFrame) -> dict[str, int]:
+    """Status -> number of cells."""
+    return results.drop_duplicates("cell_id")["status"].value_counts().to_dict()
+
+
+def failures(results: pd.DataFrame) -> list[Block]:
+    """Cells that are not ok, or nothing."""
+    cells = results.drop_duplicates("cell_id")
+    bad = cells[cells["status"] != "ok"]
+    if bad.empty:
+        return []
+    order = {status: i for i, status in enumerate(("error", "crashed", "oom", "timeout", "compile_failed", "missing"))}
+    bad = bad.sort_values("status", key=lambda column: column.map(lambda s: order.get(s, len(order))), kind="stable")
+    rows = [
+        [
+            row.status, row.suite, row.model, row.backend, row.task if isinstance(row.task, str) else "-",
+            str(row.depth), str(row.seed), last_line(row.message), row.cell_id,
+        ]
+        for row in bad.head(FAILURES_SHOWN).itertuples()
+    ]  # fmt: skip
+    more = len(bad) - FAILURES_SHOWN
+    return [
+        Table(
+            title=f"Not ok: {len(bad)} of {len(cells)} cells",
+            columns=["status", "suite", "model", "backend", "task", "depth", "seed", "reason", "cell"],
+            rows=rows,
+            notes=[f"and {more} more" if more > 0 else "", *_whole_messages(bad)],
+            numeric=["depth", "seed"],
+        )
+    ]
+
+
+def last_line(message: object) -> str:
+    """The line of a message or traceback that says what happened."""
+    lines = message.strip().splitlines() if isinstance(message, str) else []
+    if not lines:
+        return "-"
+    return lines[0] if lines[0].startswith("the worker ended") else lines[-1]
+
+
+def measured_on(results: pd.DataFrame, folders: list[Path]) -> list[Block]:
+    """The machines behind the rows, and how long the cells took."""
+    found: list[Block] = []
+    for folder in folders:
+        for path in sorted((folder / "environments").glob("*.json")):
+            e = store.load_json(path)
+            packages = ", ".join(f"{k} {v}" for k, v in e.get("packages", {}).items() if k in ("torch", "jax", "numpy"))
+            commit = (e.get("commit") or "no commit")[:10] + (" with changes" if e.get("dirty") else "")
+            gpus = ", ".join(e.get("gpus") or []) or "no GPU"
+            found.append(
+                Note(
+                    f"\nMeasured on: {e.get('cpu')}, {e.get('cores')} cores, {e.get('memory_gib')} GiB; {gpus}; "
+                    f"Python {e.get('python')}, {packages}; {commit}"
+                )
+            )
+    cells = results.drop_duplicates("cell_id")
+    threads = sorted(cells["threads"].dropna().unique())
+    text = ", ".join(f"{n} {status}" for status, n in counts(results).items())
+    seconds = cells["duration_s"].dropna()
+    if len(seconds):
+        text += f"; {seconds.median():.1f} s a cell (median), {seconds.sum():.0f} s together"
+    if len(threads):
+        text += f"; {' or '.join(map(str, threads))} threads a cell"
+    found.append(Note(f"Cells: {text}"))
+    if len(threads) > 1:
+        found.append(Note("Cells ran with different numbers of threads: do not compare their times.", warning=True))
+    return found
+
+
+def _whole_messages(bad: pd.DataFrame) -> list[str]:
+    """The full text of the first message of each kind that is longer than a line."""
+    texts = [m for m in bad["message"].dropna().unique() if "\n" in m.strip()]
+    return texts[:3]

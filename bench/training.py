@@ -1,0 +1,65 @@
+"""What both backends' training shares: batches, dropout masks, and the face that suites see. Imports no framework."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from bench.contract import Split
+from bench.network import Network
+from bench.recipe import Recipe
+from bench.seeds import generator
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Some examples of a split: inputs, lengths, targets as there."""
+
+    inputs: np.ndarray
+    lengths: np.ndarray
+    targets: np.ndarray
+
+    @classmethod
+    def of(cls, split: Split, rows: np.ndarray) -> Batch:
+        return cls(split.inputs[rows], split.lengths[rows], split.targets[rows])
+
+
+class Trainer(Protocol):
+    """A network in training. Everything that goes in and comes out is numpy or a float."""
+
+    def __init__(
+        self, network: Network, weights: Mapping[str, np.ndarray], recipe: Recipe, dtype: str, device: str
+    ) -> None: ...
+
+    def step(self, batch: Batch, rate: float, masks: np.ndarray | None) -> tuple[float, float]:
+        """One step; the loss before it and the gradient's norm before clipping. Nothing changes if one is not finite."""
+
+    def logits(self, batch: Batch) -> np.ndarray:
+        """(batch, classes), dropout off."""
+
+    def loss_and_layer_gradients(self, batch: Batch) -> tuple[float, list[float]]:
+        """The loss, dropout off, and the norm of its gradient in each block's layer."""
+
+    def state_energies(self, batch: Batch) -> list[np.ndarray]:
+        """For each block: squared norm of its layer's state, (batch, length, heads), dropout off."""
+
+    def white_noise_energies(self, noise: np.ndarray) -> list[np.ndarray]:
+        """For each block: |x|^2 of its layer's diagonal state, (batch, length), when fed noise itself."""
+
+    def diagnostics(self) -> list[dict[str, float]]:
+        """For each block: what its layer finds worth watching."""
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """All weights by name."""
+
+
+def dropout_masks(recipe: Recipe, network: Network, seed: int, step: int, batch: int) -> np.ndarray | None:
+    """(depth, 2, batch, d_model) float32, 0 or 1 / (1 - dropout); None without dropout. The same on every backend."""
+    if recipe.dropout == 0:
+        return None
+    rng = generator(seed, "dropout", step)
+    kept = rng.random((network.depth, 2, batch, network.layer.d_model)) >= recipe.dropout
+    return (kept / (1 - recipe.dropout)).astype(np.float32)

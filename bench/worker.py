@@ -1,0 +1,115 @@
+"""Measures cells in a process of their own: `python -P -m bench.worker SPEC.json`, JSON in, files out.
+
+Each cell's file is written to a temporary name, synced and renamed. After a cell that failed the process ends: the
+engine starts a fresh one for the rest.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench import backends, registry, store
+from bench.contract import Diverged, Missing, Unsupported
+from bench.measurement import Measurement
+from bench.plan import Cell
+
+
+def main(spec_file: str) -> int:
+    """Measures the cells of the spec one after another. Exit status 0, or 3 after a cell that failed."""
+    faulthandler.enable()
+    spec = json.loads(Path(spec_file).read_text())
+    _end_with_parent()
+    if hasattr(os, "sched_setaffinity") and spec["cpus"]:
+        os.sched_setaffinity(0, spec["cpus"])
+    if spec["data"]:
+        os.environ["BENCH_DATA"] = spec["data"]
+    folder = Path(spec["folder"])
+    store.write(folder / "cells" / f".{os.getpid()}.dry", store.table({}, []))  # saving must not fail after the work
+    (folder / "cells" / f".{os.getpid()}.dry").unlink()
+    for content in spec["cells"]:
+        status = measure(Cell(**content), spec, folder)
+        if status not in store.GOOD_STATUSES:
+            return 3
+    return 0
+
+
+def measure(cell: Cell, spec: dict[str, Any], folder: Path) -> str:
+    """Measures one cell, writes its file, returns its status."""
+    started, clock = datetime.now(UTC), time.monotonic()
+    measurement = None
+    status, message = "ok", None
+    try:
+        for plugin in spec["plugins"]:
+            registry.load_file(Path(plugin))
+        params = folder / "params" if spec["params"] else None
+        backends.load(cell.backend).set_process(cell.dtype, spec["threads"])
+        measurement = Measurement(cell, spec["device"], spec["threads"], params)
+        measurement.suite.measure(measurement)
+    except Unsupported as reason:
+        status, message = "unsupported", str(reason)
+    except Missing as reason:
+        status, message = "missing", str(reason)
+    except Diverged as reason:
+        status, message = "diverged", str(reason)
+        if measurement:
+            measurement.record("diverged_at_step", reason.step, "step", step=reason.step)
+    except MemoryError as error:
+        status, message = "oom", f"out of host memory: {error}"
+    except Exception as error:
+        status = "oom" if _is_out_of_memory(error) else "error"
+        message = short_traceback(error)
+    columns = measurement.cell_columns() if measurement else cell.columns()
+    columns |= {
+        "run_id": spec["run_id"], "env_id": spec["env_id"], "code": spec["code"], "status": status,
+        "message": message, "threads": spec["threads"], "started_at": started.isoformat(timespec="milliseconds"),
+        "duration_s": time.monotonic() - clock,
+    }  # fmt: skip
+    store.write(folder / "cells" / f"{cell.id}.parquet", store.table(columns, measurement.rows if measurement else []))
+    return status
+
+
+def short_traceback(error: BaseException, frames: int = 8) -> str:
+    """The last frames without locals, paths cut to the package, at most a screen long."""
+    lines = traceback.format_list(traceback.extract_tb(error.__traceback__)[-frames:])
+    text = "".join([*lines, *traceback.format_exception_only(error)])
+    return cut_paths(text)[-4000:].strip()
+
+
+def cut_paths(text: str) -> str:
+    """Absolute folders are the user's own business: what is left of a path starts at its package."""
+    folders = sorted({p for p in [*sys.path, str(registry.ROOT), os.getcwd(), sys.prefix, sys.base_prefix,
+                                  os.path.expanduser("~")] if p and p != "/"}, key=len, reverse=True)  # fmt: skip
+    for folder in folders:
+        text = text.replace(folder.rstrip("/") + "/", "")
+    return text
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """torch's OutOfMemoryError, XLA's RESOURCE_EXHAUSTED, and the allocators' own words on a CPU."""
+    name, text = type(error).__name__, str(error)
+    return name == "OutOfMemoryError" or "RESOURCE_EXHAUSTED" in text or "not enough memory" in text
+
+
+def _end_with_parent() -> None:
+    """A worker whose engine died measures nothing that anybody waits for."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(4)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

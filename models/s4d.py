@@ -1,0 +1,104 @@
+"""The diagonal structured state space layer, S4D."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import pi
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from bench.contract import DiagonalLayer, DiagonalSystem, Ops, Params, Role, require
+from bench.sampling import normal, open_uniform
+from bench.state_space import Discretization, discretize, hippo_input, hippo_normal
+
+
+@dataclass(frozen=True, kw_only=True)
+class S4D(DiagonalLayer):
+    """For each channel a state space of its own, x' = A x + B u, y = 2 Re(C x) + D u, with one step size.
+
+    N = d_state counts conjugate pairs twice; N / 2 are stored. A = -exp(log_A_real) + i A_imag. At the start, with
+    n = 0 .. N/2 - 1: "lin" -1/2 + i pi n; "inv" -1/2 + i (N / pi) (N / (2 n + 1) - 1); "legs" the spectrum of
+    HiPPO-N; "real" -(n + 1). B is 1 and fixed unless `train_B`, but for "legs" the HiPPO input in the eigenbasis, its
+    imaginary part kept within 2, and trained. `C2` (bidirectional) reads the reversed scan of the same system.
+
+    Shapes: log_dt, D (d_model,), log_A_real, A_imag (d_model, N / 2), B and C (d_model, N / 2, 2) with real and
+    imaginary part on the last axis; bidirectional: C2 like C.
+    """
+
+    d_state: int = 64
+    A_init: Literal["lin", "inv", "legs", "real"] = "lin"
+    discretization: Discretization = "zoh"
+    dt_min: float = 1e-3
+    dt_max: float = 1e-1
+    train_B: bool = False
+    bidirectional: bool = False
+
+    source: ClassVar[str] = "Gu et al. 2022, arXiv 2206.11893"
+    variants = {
+        "inverse spectrum": {"A_init": "inv"},
+        "HiPPO-N spectrum": {"A_init": "legs"},
+        "real spectrum": {"A_init": "real"},
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.d_state >= 2 and self.d_state % 2 == 0,
+            f"d_state must be even, for conjugate pairs, not {self.d_state}",
+        )
+        require(
+            0 < self.dt_min <= self.dt_max,
+            f"0 < dt_min <= dt_max must hold, not dt_min = {self.dt_min}, dt_max = {self.dt_max}",
+        )
+
+    @property
+    def has_B(self) -> bool:
+        return self.train_B or self.A_init == "legs"
+
+    def initial(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        h, pairs = self.d_model, self.d_state // 2
+        A, B = self._spectrum()
+        params = {
+            "log_dt": open_uniform(rng, (h,), np.log(self.dt_min), np.log(self.dt_max)),
+            "log_A_real": np.tile(np.log(-A.real), (h, 1)),
+            "A_imag": np.tile(A.imag, (h, 1)),
+            "C": normal(rng, (h, pairs, 2), 1 / 2),
+        }
+        if self.bidirectional:
+            params["C2"] = normal(rng, (h, pairs, 2), 1 / 2)
+        if self.has_B:
+            params["B"] = np.tile(np.stack([B.real, B.imag], axis=-1), (h, 1, 1))
+        return params | {"D": normal(rng, (h,))}
+
+    def _spectrum(self) -> tuple[np.ndarray, np.ndarray]:
+        """A and B of one channel, (N / 2,) complex, imaginary parts of A not negative."""
+        N, n = self.d_state, np.arange(self.d_state // 2)
+        if self.A_init == "legs":
+            rates, vectors = hippo_normal(N)
+            B = vectors[:, N // 2 :].conj().T @ hippo_input(N)
+            return rates[N // 2 :], B.real + 1j * np.clip(B.imag, -2, 2)
+        if self.A_init == "lin":
+            A = -0.5 + 1j * pi * n
+        elif self.A_init == "inv":
+            A = -0.5 + 1j * (N / pi) * (N / (2 * n + 1) - 1)
+        else:
+            A = -(n + 1.0) + 0j
+        return A, np.ones(N // 2, complex)
+
+    def roles(self) -> dict[str, Role]:
+        roles: dict[str, Role] = {"log_dt": "step", "log_A_real": "dynamics", "A_imag": "dynamics", "C": "output"}
+        if self.bidirectional:
+            roles["C2"] = "output"
+        if self.has_B:
+            roles["B"] = "input"
+        return roles | {"D": "skip"}
+
+    def system(self, params: Params, ops: Ops) -> DiagonalSystem:
+        A = ops.complex(-ops.exp(params["log_A_real"]), params["A_imag"])
+        Lambda, B = discretize(A, ops.exp(params["log_dt"])[:, None], self.discretization, ops)
+        if self.has_B:
+            B = B * ops.complex(params["B"][..., 0], params["B"][..., 1])
+        C = 2 * ops.complex(params["C"][..., 0], params["C"][..., 1])
+        C2 = 2 * ops.complex(params["C2"][..., 0], params["C2"][..., 1]) if self.bidirectional else None
+        return DiagonalSystem(Lambda, B, C, params["D"], C2)

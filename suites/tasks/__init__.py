@@ -1,0 +1,1 @@
+"""The data sets: one task a file."""
