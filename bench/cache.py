@@ -17,7 +17,7 @@ from bench.contract import require
 
 
 def folder() -> Path:
-    """The cache folder: `BENCH_CACHE`, else `linrec-bench` in the XDG cache. It need not exist. RuntimeError: no home."""
+    """The cache folder, there or not: `BENCH_CACHE`, else `linrec-bench` in the XDG cache. RuntimeError: no home."""
     if chosen := os.environ.get("BENCH_CACHE"):
         return Path(chosen).expanduser()
     xdg = os.environ.get("XDG_CACHE_HOME", "")

@@ -32,7 +32,7 @@ LAYER_ROLES: tuple[str, ...] = ("dynamics", "step", "normaliser", "input", "outp
 
 
 class Unsupported(Exception):
-    """Raised by a suite or a layer for a combination that has no meaning: the cell ends `unsupported`, with the text."""
+    """Raised by a suite or layer for a combination that has no meaning: the cell ends `unsupported`, with the text."""
 
 
 class Missing(Exception):

@@ -13,7 +13,7 @@ import numpy as np
 from bench.contract import Dataset, Missing, Split, require
 from bench.seeds import generator
 
-MOST_FOLDERS = 5_000
+MOST_FOLDERS = 2_000
 """How many folders are searched below `BENCH_DATA`, so that a home folder given by mistake is answered at once."""
 
 

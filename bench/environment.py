@@ -41,7 +41,9 @@ def probe(backend: str, timeout: float = 120) -> dict[str, Any]:
     """What a backend finds on this machine, asked in a process of its own: version, cuda, devices; or a reason."""
     command = [sys.executable, "-P", "-c", _PROBE, backend]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False
+        )
         return json.loads(done.stdout.splitlines()[-1])
     except (subprocess.TimeoutExpired, IndexError, ValueError) as error:
         return {"reason": f"{backend} could not be asked for its devices: {type(error).__name__}"}
@@ -50,10 +52,14 @@ def probe(backend: str, timeout: float = 120) -> dict[str, Any]:
 _PROBE = """
 import json, sys
 from bench import backends
+from bench.contract import Missing
 try:
-    print(json.dumps(backends.load(sys.argv[1]).describe()))
+    found = backends.load(sys.argv[1]).describe()
+except Missing as error:
+    found = {"reason": str(error)}
 except Exception as error:
-    print(json.dumps({"reason": f"{type(error).__name__}: {error}" if type(error).__name__ != "Missing" else str(error)}))
+    found = {"reason": f"{type(error).__name__}: {error}"}
+print(json.dumps(found))
 """
 
 

@@ -7,10 +7,11 @@ mean over the true length, decoder. A dense map is x @ weight + bias.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 
-from bench.contract import Layer, Task
+from bench.contract import Array, Layer, Task
 from bench.sampling import truncated_normal
 from bench.seeds import generator
 
@@ -65,7 +66,7 @@ class Network:
         return roles
 
 
-def layer_weights(weights: dict[str, np.ndarray], block: int) -> dict[str, np.ndarray]:
+def layer_weights(weights: Mapping[str, Array], block: int) -> dict[str, Array]:
     """The parameters of one block's layer, by the layer's own names."""
     prefix = f"blocks.{block}.layer."
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}

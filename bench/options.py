@@ -107,9 +107,8 @@ def _convert(what: str, wanted: Any, value: Any) -> Any:
     origin = typing.get_origin(wanted)
     if origin in (typing.Union, types.UnionType):
         arguments = typing.get_args(wanted)
-        if value is None or value == "none":
-            if type(None) in arguments:
-                return None
+        if (value is None or value == "none") and type(None) in arguments:
+            return None
         return _convert(what, next(a for a in arguments if a is not type(None)), value)
     if origin is typing.Literal:
         allowed = typing.get_args(wanted)

@@ -64,7 +64,7 @@ class Request:
                 if value not in allowed:
                     raise unknown(name.rstrip("s"), value, allowed)
         device = values.get("device", "auto")
-        kind, colon, number = device.partition(":")
+        kind, _, number = device.partition(":")
         require(
             device in ("auto", "cpu", "cuda") or (kind == "cuda" and number.isdecimal()),
             f"--device is {device!r}: allowed are auto, cpu, cuda, cuda:N",
@@ -204,12 +204,13 @@ def _suite_cells(name: str, request: Request, settings: _Settings, device: str, 
     task_cells = [cell for task in tasks for cell in _task_options(task, values, settings, own)] or [(None, {})]
     model_cells = list(dict(_model_options(models, request.variants, settings, own)).items())
 
-    for seed, depth, (task, task_options) in itertools.product(seeds, depths, task_cells):
+    for depth, (task, task_options) in itertools.product(depths, task_cells):
         for choice in itertools.product(*factors.values()):
             built = build(f"suite {name}", suite, dict(zip(factors, choice, strict=True)))
             own_factors = {key: getattr(built, key) for key in own if key != "d_model"}
-            for (model, options), backend, dtype in itertools.product(
-                model_cells, request.backends or ["torch"], dtypes
+            # seeds last: cells that differ by it alone follow one another, and a worker compiles once for all of them
+            for (model, options), backend, dtype, seed in itertools.product(
+                model_cells, request.backends or ["torch"], dtypes, seeds
             ):
                 cell = Cell(
                     suite=name,
@@ -264,8 +265,13 @@ def _task_options(
     defaults = {key: value for key in fields(cls) if (value := preset.get(f"{name}.{key}")) is not None}
     varied = settings.pick(name, fields(cls), taken)
     for choice in itertools.product(*varied.values()):
-        options = defaults | given | dict(zip(varied, choice, strict=True))
-        built = build(f"task {name}", cls, options)
+        own = given | dict(zip(varied, choice, strict=True))
+        try:
+            built = build(f"task {name}", cls, defaults | own)
+        except ValueError:
+            if not own or not defaults:
+                raise
+            built = build(f"task {name}", cls, own)  # the preset's options do not go with the user's, which win
         resolved = {key: getattr(built, key) for key in fields(cls)}
         yield format_name(name, cls, resolved), resolved
 

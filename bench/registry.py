@@ -103,7 +103,7 @@ def find(kind: Kind, name: str) -> type:
 
 
 def load_file(path: Path) -> None:
-    """Runs a plugin file, which registers what it holds. Its folder goes to the end of the path, so it hides nothing."""
+    """Runs a plugin file, which registers what it holds. Its folder goes to the path's end, so it hides nothing."""
     path = path.resolve()
     if path in _files:
         return
@@ -126,7 +126,7 @@ def load_file(path: Path) -> None:
 
 
 def code() -> dict[str, str]:
-    """sha256 of every source file that a number may depend on: bench, models, suites, plugin files, plugins' versions."""
+    """What a number may depend on: sha256 of all source files and plugin files, versions of plugins' distributions."""
     hashes = {}
     for package in ("bench", "models", "suites"):
         for path in sorted((ROOT / package).rglob("*.py")):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import environment, plan, registry, store
+from bench.backends import INSTALL
 from bench.contract import require
 from bench.engines import local
 from bench.options import parse_name, split_list, unknown
@@ -161,7 +162,7 @@ def prepare_resume(
     if changed and not allow_changed_code:
         names = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
         raise Refused(f"--resume {run}: the code changed since ({names}); --allow-changed-code goes on all the same")
-    cells = [Cell(**{k: v for k, v in cell["cell"].items()}) for cell in content["cells"]]
+    cells = [Cell(**cell["cell"]) for cell in content["cells"]]
     mine = plan.shard(cells, shard) if shard else cells
     found = {cell.id: store.status(folder, cell.id) for cell in mine}
     todo = [cell for cell in mine if found[cell.id] is None or found[cell.id] in statuses]
@@ -187,8 +188,6 @@ def find_device(device: str, backends: list[str]) -> tuple[str, dict[str, dict[s
     if device.startswith("cuda"):
         for backend, probe in probes.items():
             if not probe.get("cuda") and "reason" not in probe:
-                from bench.backends import INSTALL
-
                 probe["reason"] = f"{backend} finds no GPU here; with one: {INSTALL[backend, 'cuda']}"
     return device, probes
 

@@ -151,13 +151,15 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
 def _read_run(folder: Path) -> list[pa.Table]:
     found: list[pa.Table] = []
     present = set()
-    for path in sorted((folder / "cells").glob("*.parquet")):
+    planned = load_json(folder / "run.json").get("cells", [])
+    place = {cell["id"]: i for i, cell in enumerate(planned)}
+    paths = (folder / "cells").glob("*.parquet")
+    for path in sorted(paths, key=lambda p: (place.get(p.stem, len(place)), p.stem)):  # in the order of the plan
         content = _read(path)
         found += content
         if content:
             present.add(path.stem)
-    run = load_json(folder / "run.json")
-    for cell in run.get("cells", []):
+    for cell in planned:
         if cell["id"] not in present:
             columns = cell["columns"] | {"run_id": folder.name, "status": "interrupted", "message": "no result file"}
             found.append(table(columns, []))
@@ -181,7 +183,7 @@ def _read(path: Path) -> list[pa.Table]:
 
 
 def _newest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of rows of one cell from several runs, those that started last; a cell that was measured beats one that was not."""
+    """Of rows of one cell from several runs, those that started last; one without a file never wins."""
     keys = frame[["cell_id", "run_id", "started_at", "code"]].drop_duplicates()
     repeated = keys[keys.duplicated("cell_id", keep=False)]
     if repeated.empty:
@@ -191,7 +193,6 @@ def _newest(frame: pd.DataFrame) -> pd.DataFrame:
     if (repeated.groupby("cell_id")["code"].nunique() > 1).any():
         text = f"{len(winners)} cells were measured more than once, under different code: the newest counts"
         warnings.warn(text, stacklevel=3)
-    losers = repeated.drop(winners.index)
     lost = frame["cell_id"].isin(winners["cell_id"])
     kept = frame[["cell_id", "run_id", "started_at"]].merge(
         winners[["cell_id", "run_id", "started_at"]].assign(kept=True), how="left"

@@ -35,7 +35,7 @@ class Trainer(Protocol):
     ) -> None: ...
 
     def step(self, batch: Batch, rate: float, masks: np.ndarray | None) -> tuple[float, float]:
-        """One step; the loss before it and the gradient's norm before clipping. Nothing changes if one is not finite."""
+        """One step: the loss before it, the gradient's norm before clipping. If one is not finite nothing changes."""
 
     def logits(self, batch: Batch) -> np.ndarray:
         """(batch, classes), dropout off."""

@@ -55,9 +55,9 @@ def measure(cell: Cell, spec: dict[str, Any], folder: Path) -> str:
         measurement = Measurement(cell, spec["device"], spec["threads"], params)
         measurement.suite.measure(measurement)
     except Unsupported as reason:
-        status, message = "unsupported", str(reason)
+        status, message = "unsupported", cut_paths(str(reason))
     except Missing as reason:
-        status, message = "missing", str(reason)
+        status, message = "missing", cut_paths(str(reason))
     except Diverged as reason:
         status, message = "diverged", str(reason)
         if measurement:
@@ -86,6 +86,8 @@ def short_traceback(error: BaseException, frames: int = 8) -> str:
 
 def cut_paths(text: str) -> str:
     """Absolute folders are the user's own business: what is left of a path starts at its package."""
+    if data := os.environ.get("BENCH_DATA"):
+        text = text.replace(f"BENCH_DATA={data}", "BENCH_DATA").replace(data, "BENCH_DATA")
     folders = sorted({p for p in [*sys.path, str(registry.ROOT), os.getcwd(), sys.prefix, sys.base_prefix,
                                   os.path.expanduser("~")] if p and p != "/"}, key=len, reverse=True)  # fmt: skip
     for folder in folders:

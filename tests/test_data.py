@@ -53,6 +53,7 @@ def test_the_checksum_sees_every_array_dtype_shape_and_the_order_of_splits():
         [dataclasses.replace(split, targets=with_entry(split.targets, 3, 2))],
         [dataclasses.replace(split, inputs=split.inputs.reshape(2, 10))],
         [dataclasses.replace(split, inputs=split.inputs.view(np.float32))],
+        [dataclasses.replace(split, inputs=split.inputs.view(">i4"))],
         [split, token_split(2)],
         [token_split(2), split],
     ]
@@ -114,7 +115,7 @@ def test_an_empty_split_is_an_error():
 
 
 def test_splits_of_different_lengths_are_an_error():
-    with pytest.raises(ValueError, match="test: .*6.*train.*5"):
+    with pytest.raises(ValueError, match=r"test: .*6.*train.*5"):
         dataset(token_split(), token_split(), token_split(length=6), vocabulary_size=7, classes=3)
 
 
@@ -197,7 +198,7 @@ def test_files_are_found_at_any_depth(root):
 def test_a_file_at_two_depths_is_refused_and_both_are_named(root):
     put(root / "outer" / "a.tsv")
     put(root / "outer" / "inner" / "a.tsv")
-    with pytest.raises(ValueError, match="a.tsv is there more than once") as error:
+    with pytest.raises(ValueError, match=r"a\.tsv is there more than once") as error:
         user_files(["a.tsv"], "")
     assert os.path.join("outer", "a.tsv") in str(error.value)
     assert os.path.join("outer", "inner", "a.tsv") in str(error.value)
@@ -211,6 +212,12 @@ def test_links_to_one_file_are_one_file_and_links_in_a_circle_end(root):
     (root / "elsewhere").mkdir()
     (root / "elsewhere" / "a.tsv").symlink_to(root / "here" / "a.tsv")
     assert os.path.samefile(user_files(["a.tsv"], "")["a.tsv"], root / "here" / "a.tsv")
+
+
+def test_folders_that_are_linked_from_elsewhere_are_searched(root, tmp_path):
+    put(tmp_path / "other_disk" / "a.tsv")
+    (root / "linked").symlink_to(tmp_path / "other_disk")
+    assert user_files(["a.tsv"], "") == {"a.tsv": root / "linked" / "a.tsv"}
 
 
 def test_a_folder_and_a_broken_link_are_no_files(root):

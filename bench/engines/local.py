@@ -145,7 +145,8 @@ class _Slot:
 
     def _reason(self) -> tuple[str, str]:
         """Status and message of a cell in which the worker ended."""
-        assert self.process is not None and self.log is not None
+        assert self.process is not None
+        assert self.log is not None
         code = self.process.returncode
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - 2000))

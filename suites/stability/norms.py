@@ -12,15 +12,15 @@ def inside(lengths: np.ndarray, length: int) -> np.ndarray:
     return np.arange(length)[None, :] < lengths[:, None]
 
 
-def doubling_times(longest: int) -> list[int]:
-    """t = 1, 2, 4, ... and the longest, counted from 1."""
-    times = [2**k for k in range(longest.bit_length()) if 2**k <= longest]
-    return times if times[-1] == longest else [*times, longest]
+def doubling_times(length: int) -> list[int]:
+    """t = 1, 2, 4, ... and the length, counted from 1."""
+    times = [2**k for k in range(length.bit_length()) if 2**k <= length]
+    return times if times[-1] == length else [*times, length]
 
 
-def rms_per_real(energies: np.ndarray, valid: np.ndarray, state_reals: int) -> float:
-    """sqrt of the mean over valid positions of all examples of sum |x|^2 / state_reals."""
-    return float(np.sqrt(energies.sum(-1, dtype=np.float64)[valid].mean() / state_reals))
+def rms_per_real(squares: np.ndarray, state_reals: int) -> float:
+    """sqrt of the mean of sum |x|^2 / state_reals over all states, whose squared norms are given."""
+    return float(np.sqrt(squares.mean() / state_reals))
 
 
 def mean_norm(energies: np.ndarray, valid: np.ndarray) -> float:

@@ -169,7 +169,8 @@ def _levels(groups: list[_Group]) -> Table:
 
 
 def _along(groups: list[_Group]) -> Table:
-    times = sorted({int(t) for group in groups for t in group.metric("state_rms")["t"].dropna()})
+    found = pd.concat([group.metric("state_rms") for group in groups]).dropna(subset=["t", "value"])
+    times = sorted(map(int, found["t"].unique()))
     rows = []
     for group in groups:
         for when, step in (("start", 0), ("end", group.last_step())):

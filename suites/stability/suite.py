@@ -118,9 +118,9 @@ class _Watch:
         self.cell, self.network, self.probe = cell, network, probe
         self.layer = cell.layer
         self.valid = norms.inside(probe.lengths, probe.inputs.shape[1])
-        self.times = norms.doubling_times(int(probe.lengths.max()))
+        self.times = norms.doubling_times(probe.inputs.shape[1])
         rng = cell.generator("white noise")
-        self.noise = rng.standard_normal((noise, int(probe.lengths.max()), self.layer.d_model)).astype(np.float32)
+        self.noise = rng.standard_normal((noise, self.times[-1], self.layer.d_model)).astype(np.float32)
         self.steps: list[int] = []
         self.rms: list[list[float]] = []
         for t in self.times:
@@ -155,20 +155,23 @@ class _Watch:
     def _record_norms(self, energies: np.ndarray, step: int, layer: int) -> float:
         """Every norm of one layer; returns its rms per real number."""
         record, reals = self.cell.record, self.layer.state_reals
-        rms = norms.rms_per_real(energies, self.valid, reals)
+        whole = energies.sum(-1, dtype=np.float64)
+        rms = norms.rms_per_real(whole[self.valid], reals)
         record("state_rms", rms, "per real number", step=step, layer=layer)
         record("norm_paper", norms.mean_norm(energies, self.valid), "", step=step, layer=layer)
-        whole = energies.sum(-1, keepdims=True, dtype=np.float64)
-        heads = energies.shape[-1]
+        heads = range(energies.shape[-1] if energies.shape[-1] > 1 else 0)
         for t in self.times:
             at = self.valid[:, t - 1]
-            record("state_rms", norms.rms_per_real(whole[:, t - 1][at][:, None], np.ones((at.sum(), 1), bool), reals),
-                   "per real number", step=step, layer=layer, t=t)  # fmt: skip
-            for values, head in [(whole, None), *((energies[..., k : k + 1], k) for k in range(heads) if heads > 1)]:
-                found = values[:, t - 1, 0][at].astype(np.float64)
-                where = {"step": step, "layer": layer, "t": t, "head": head}
-                record("norm_mean", np.sqrt(found).mean(), "", **where)
-                record("norm_rms", np.sqrt(found.mean()), "", **where)
+            where = {"step": step, "layer": layer, "t": t}
+            if not at.any():
+                record("state_rms", None, "per real number", **where, message="no probe example is that long")
+                continue
+            squares = whole[at, t - 1]
+            record("state_rms", norms.rms_per_real(squares, reals), "per real number", **where)
+            for head in [None, *heads]:
+                found = squares if head is None else energies[at, t - 1, head].astype(np.float64)
+                record("norm_mean", np.sqrt(found).mean(), "", **where, head=head)
+                record("norm_rms", np.sqrt(found.mean()), "", **where, head=head)
         return rms
 
     def _record_noise(self, trainer: Trainer, systems: list, step: int) -> None:

@@ -50,11 +50,11 @@ FILES_LENGTH = 2048
 FILES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
 FILES_SOURCE = (
     "Unpack the Long Range Arena's archive (lra_release.gz, github.com/google-research/long-range-arena) and set "
-    "BENCH_DATA to its folder, or use origin=generated, which makes data of the same distribution"
+    "BENCH_DATA to its inner lra_release folder, or use origin=generated, which makes data of the same distribution"
 )
 
 PATIENCE = 50_000_000
-"""How many tokens may be drawn, with `DRAW_COST` more for each tree, from one new tree to the next: some 10 s."""
+"""How many tokens may be drawn, with `DRAW_COST` more for each tree, from one new tree to the next: about 20 s."""
 DRAW_COST = 8
 
 
@@ -251,11 +251,11 @@ def generate(count: int, min_length: int, max_length: int, rng: np.random.Genera
         if ids is not None and len(ids) > min_length and (tree := bytes(ids)) not in trees:
             trees[tree] = value([VOCABULARY[number] for number in ids])
             spent = 0
-        require(
-            spent <= PATIENCE,
-            f"min_length={min_length} and max_length={max_length} are met by too few trees: "
-            f"the search ended after {len(trees)} of {count}",
-        )
+        if spent > PATIENCE:
+            raise ValueError(
+                f"min_length={min_length} and max_length={max_length} are met by too few trees: "
+                f"the search ended after {len(trees)} of {count}"
+            )
     return trees
 
 

@@ -1,0 +1,31 @@
+"""Layers and networks in jax. Public and stable for other people's code: `layer_function`, `system`."""
+
+from bench.backends.jax.device import describe, set_process, synchronize
+from bench.backends.jax.layer import (
+    apply,
+    apply_from,
+    decoder,
+    gradients,
+    kernel_name,
+    layer_function,
+    layer_module,
+    states,
+    system,
+)
+from bench.backends.jax.training import Trainer
+
+__all__ = [
+    "Trainer",
+    "apply",
+    "apply_from",
+    "decoder",
+    "describe",
+    "gradients",
+    "kernel_name",
+    "layer_function",
+    "layer_module",
+    "set_process",
+    "states",
+    "synchronize",
+    "system",
+]

@@ -1,0 +1,318 @@
+"""A diagonal layer in jax: its system, its function and module, and what the plain-array face calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from bench.backends.jax import ops
+from bench.backends.jax.device import DTYPES, computing, find, get, put
+from bench.backends.jax.scan import Pair, convolution_kernel, convolve, scan
+from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params
+
+
+def system(layer: DiagonalLayer, params: Params) -> DiagonalSystem:
+    """The layer's system, differentiable in params: complex Lambda, B (discretised, normaliser included) and C.
+
+    `params` are jax, traced or numpy arrays and keep their dtype. vmap, checkpoint and second derivatives work.
+    """
+    return layer.system({name: jnp.asarray(value) for name, value in params.items()}, ops)
+
+
+def layer_function(layer: DiagonalLayer) -> Callable[[Params, Array], Array]:
+    """A traceable function (params, u) -> y, u and y (batch, length, d_model).
+
+    Matrix products are in full precision whatever the configuration. Reverse mode to any order, vmap and checkpoint
+    work; forward mode is refused.
+    """
+
+    def function(params: Params, u: Array) -> Array:
+        with jax.default_matmul_precision("highest"):
+            return outputs(system(layer, params), jnp.asarray(u))
+
+    return function
+
+
+def layer_module(layer: Layer, params: Params, dtype: str = "float32") -> nnx.Module:
+    """The layer as a module called as (u, lengths=None), u (batch, length, d_model); params become nnx.Param.
+
+    `lengths`, (batch,), are the true lengths: what lies beyond never reaches an earlier output. Raises `Missing` for a
+    layer without a flax module.
+    """
+    if isinstance(layer, DiagonalLayer):
+        return DiagonalModule(layer, params, dtype)
+    if not hasattr(layer, "flax_module"):
+        raise Missing(f"{type(layer).__name__} has no flax module")
+    return layer.flax_module(params)
+
+
+class DiagonalModule(nnx.Module):
+    """Any diagonal layer. Its parameters are named as the layer names them."""
+
+    def __init__(self, layer: DiagonalLayer, params: Params, dtype: str = "float32") -> None:
+        self.layer = layer
+        for name, value in params.items():
+            setattr(self, name, nnx.Param(jnp.asarray(value, DTYPES[dtype])))
+
+    def params(self) -> dict[str, Array]:
+        return {name: getattr(self, name)[...] for name in self.layer.roles()}
+
+    def __call__(self, u: Array, lengths: Array | None = None) -> Array:
+        return outputs(system(self.layer, self.params()), u, lengths)
+
+
+def outputs(system: DiagonalSystem, u: Array, lengths: Array | None = None) -> Array:
+    """y, (batch, length, d_model), from a zero state."""
+    if system.Lambda.ndim == 2:
+        return _convolved(system, u, lengths)
+    y = _read(system.C, _states(system, u, None)) + system.D * u
+    if system.C_reverse is not None:
+        backward = _states(system, jnp.flip(_before_end(u, lengths), 1), None)
+        y = y + _read(system.C_reverse, (jnp.flip(backward[0], 0), jnp.flip(backward[1], 0)))
+    return y
+
+
+def stateful_outputs(system: DiagonalSystem, u: Array, state: Pair | None) -> tuple[Array, Pair]:
+    """y, (batch, length, d_model), and the state after the last step, from a state, (batch, *Lambda.shape)."""
+    if system.Lambda.ndim == 1:
+        x = _states(system, u, state)
+        return _read(system.C, x) + system.D * u, (x[0][-1], x[1][-1])
+    pieces = []
+    for start in range(0, u.shape[1], STATE_CHUNK):
+        piece = u[:, start : start + STATE_CHUNK]
+        x = _states(system, piece, state)
+        pieces.append(_read(system.C, x) + system.D * piece)
+        state = (x[0][-1], x[1][-1])
+    assert state is not None
+    return jnp.concatenate(pieces, 1), state
+
+
+def state_energy(layer: DiagonalLayer, params: Mapping[str, Array], u: Array, coordinates: str = "own") -> Array:
+    """Squared norm of the state at every time step and in every head, (batch, length, heads); one head without groups.
+
+    Computed piece by piece over time: the states themselves are never all there.
+    """
+    built = system(layer, params)
+    groups = layer.groups if coordinates == "own" else None
+    batch, length, _ = u.shape
+    steps = min(STATE_CHUNK, length)
+    count = -(-length // steps)
+    padded = jnp.pad(u, ((0, 0), (0, count * steps - length), (0, 0)))
+    zero = jnp.zeros((batch, *built.Lambda.shape), u.dtype)
+
+    def piece(state: Pair, u: Array) -> tuple[Pair, Array]:
+        re, im = _states(built, u, state)
+        x = jnp.moveaxis(jax.lax.complex(re, im), 0, 1)
+        x = x if coordinates == "diagonal" else layer.coordinates(params, x, ops)
+        squares = (abs(x) ** 2).reshape(batch, steps, -1)
+        if groups is None:
+            return (re[-1], im[-1]), squares.sum(-1, keepdims=True)
+        heads = jnp.zeros((batch, steps, int(groups.max()) + 1), squares.dtype)
+        return (re[-1], im[-1]), heads.at[:, :, groups].add(squares)
+
+    pieces = jnp.moveaxis(padded.reshape(batch, count, steps, -1), 1, 0)
+    energies = jax.lax.scan(piece, (zero, zero), pieces)[1]
+    return jnp.moveaxis(energies, 0, 1).reshape(batch, count * steps, -1)[:, :length]
+
+
+STATE_CHUNK = 64
+"""Time steps whose states are held at once where all of them would be too many."""
+
+
+def _states(system: DiagonalSystem, u: Array, state: Pair | None) -> Pair:
+    """States, time first, (length, batch, *Lambda.shape)."""
+    u = jnp.swapaxes(u, 0, 1)
+    if system.Lambda.ndim == 1:
+        v = u @ jnp.concatenate([system.B.real, system.B.imag]).T
+        v_re, v_im = jnp.split(v, 2, -1)
+    else:
+        v_re, v_im = system.B.real * u[..., None], system.B.imag * u[..., None]
+    if state is None:
+        zero = jnp.zeros_like(v_re[0])
+        state = (zero, zero)
+    return scan((system.Lambda.real, system.Lambda.imag), (v_re, v_im), state)
+
+
+def _read(C: Array, x: Pair) -> Array:
+    """Re(C x), (batch, length, d_model), from states with time first."""
+    if x[0].ndim == 3:
+        y = jnp.concatenate(x, -1) @ jnp.concatenate([C.real, -C.imag], -1).T
+    else:
+        y = (x[0] * C.real - x[1] * C.imag).sum(-1)
+    return jnp.swapaxes(y, 0, 1)
+
+
+def _convolved(system: DiagonalSystem, u: Array, lengths: Array | None) -> Array:
+    def kernel(C: Array) -> Array:
+        parts = ((z.real, z.imag) for z in (system.Lambda, system.B, C))
+        return convolution_kernel(*parts, u.shape[1])
+
+    y = convolve(kernel(system.C), u) + system.D * u
+    if system.C_reverse is not None:
+        y = y + jnp.flip(convolve(kernel(system.C_reverse), jnp.flip(_before_end(u, lengths), 1)), 1)
+    return y
+
+
+def _before_end(u: Array, lengths: Array | None) -> Array:
+    """u with zeros at padding, so that a reversed scan starts at the true end."""
+    if lengths is None:
+        return u
+    inside = jnp.arange(u.shape[1])[None, :] < lengths[:, None]
+    return jnp.where(inside[..., None], u, 0)
+
+
+def kernel_name(layer: Layer) -> str:
+    """The algorithm that the module runs."""
+    if not isinstance(layer, DiagonalLayer):
+        return "module"
+    if len(layer.state_shape) == 2:
+        return "fft"
+    return "loop-scan" if jax.default_backend() == "cpu" else "chunked-scan"
+
+
+# What the plain-array face calls: numpy in, numpy out.
+
+
+def apply(
+    layer: Layer,
+    params: Params,
+    u: np.ndarray,
+    *,
+    lengths: np.ndarray | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> np.ndarray:
+    """y from a zero state, as a network computes it."""
+    place = find(device)
+    with computing(dtype, place):
+        ends = None if lengths is None else put(np.asarray(lengths), place)
+        if not isinstance(layer, DiagonalLayer):
+            return get(layer_module(layer, params, dtype)(put(u, place, dtype), ends))
+        return get(_apply(layer, _arrays(params, place, dtype), put(u, place, dtype), ends))
+
+
+def apply_from(
+    layer: DiagonalLayer,
+    params: Params,
+    u: np.ndarray,
+    state: np.ndarray | None,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> tuple[np.ndarray, np.ndarray]:
+    """y and the state after the last step."""
+    place = find(device)
+    with computing(dtype, place):
+        arrays, pair = _arrays(params, place, dtype), _state_pair(state, place, dtype)
+        y, last = _apply_from(layer, arrays, put(u, place, dtype), pair)
+        return get(y), get(last)
+
+
+def states(
+    layer: DiagonalLayer,
+    params: Params,
+    u: np.ndarray,
+    *,
+    state: np.ndarray | None = None,
+    coordinates: str = "own",
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> np.ndarray:
+    """All states, (batch, length, ...)."""
+    place = find(device)
+    with computing(dtype, place):
+        arrays = _arrays(params, place, dtype)
+        return get(_all_states(layer, coordinates, arrays, put(u, place, dtype), _state_pair(state, place, dtype)))
+
+
+def decoder(
+    layer: DiagonalLayer, params: Params, *, dtype: str = "float32", device: str = "cpu"
+) -> Callable[[np.ndarray, np.ndarray | None], tuple[np.ndarray, np.ndarray]]:
+    """A function (u_t, state) -> (y_t, state); the system is built here, once."""
+    place = find(device)
+    with computing(dtype, place):
+        built = system(layer, _arrays(params, place, dtype))
+
+    def decode(u: np.ndarray, state: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        with computing(dtype, place):
+            x = np.zeros((len(u), *built.Lambda.shape), np.complex128) if state is None else state
+            y, last = _decode(built, put(u, place, dtype), _state_pair(x, place, dtype))
+            return get(y), get(last)
+
+    return decode
+
+
+def gradients(
+    layer: Layer,
+    params: Params,
+    u: np.ndarray,
+    cotangent: np.ndarray,
+    *,
+    lengths: np.ndarray | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> dict[str, np.ndarray]:
+    """Gradients of sum(cotangent * y): one per trained parameter, and "u"; zero for constants."""
+    place = find(device)
+    with computing(dtype, place):
+        g, ends = put(cotangent, place, dtype), None if lengths is None else put(np.asarray(lengths), place)
+        if isinstance(layer, DiagonalLayer):
+            found, du = _gradients(layer, _arrays(params, place, dtype), put(u, place, dtype), ends, g)
+            return {name: get(value) for name, value in {**found, "u": du}.items()}
+        graph, state = nnx.split(layer_module(layer, params, dtype))
+
+        def loss(state: nnx.State, u: Array) -> Array:
+            return (nnx.merge(graph, state)(u, ends) * g).sum()
+
+        state_gradient, du = jax.grad(loss, (0, 1))(state, put(u, place, dtype))
+        return {name: get(value) for name, value in {**nnx.to_pure_dict(state_gradient), "u": du}.items()}
+
+
+@partial(jax.jit, static_argnums=0)
+def _apply(layer: DiagonalLayer, params: Params, u: Array, lengths: Array | None) -> Array:
+    return outputs(system(layer, params), u, lengths)
+
+
+@partial(jax.jit, static_argnums=0)
+def _apply_from(layer: DiagonalLayer, params: Params, u: Array, state: Pair | None) -> tuple[Array, Array]:
+    y, last = stateful_outputs(system(layer, params), u, state)
+    return y, jax.lax.complex(*last)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _all_states(layer: DiagonalLayer, coordinates: str, params: Params, u: Array, state: Pair | None) -> Array:
+    x = jnp.moveaxis(jax.lax.complex(*_states(system(layer, params), u, state)), 0, 1)
+    return x if coordinates == "diagonal" else layer.coordinates(params, x, ops)
+
+
+@jax.jit
+def _decode(system: DiagonalSystem, u: Array, state: Pair) -> tuple[Array, Array]:
+    y, last = stateful_outputs(system, u[:, None], state)
+    return y[:, 0], jax.lax.complex(*last)
+
+
+@partial(jax.jit, static_argnums=0)
+def _gradients(
+    layer: DiagonalLayer, params: Params, u: Array, lengths: Array | None, cotangent: Array
+) -> tuple[dict[str, Array], Array]:
+    def loss(params: Params, u: Array) -> Array:
+        return (outputs(system(layer, params), u, lengths) * cotangent).sum()
+
+    return jax.grad(loss, (0, 1))(params, u)
+
+
+def _arrays(params: Params, place: jax.Device, dtype: str) -> dict[str, Array]:
+    return {name: put(np.asarray(value), place, dtype) for name, value in params.items()}
+
+
+def _state_pair(state: np.ndarray | None, place: jax.Device, dtype: str) -> Pair | None:
+    if state is None:
+        return None
+    x = np.asarray(state)
+    return put(x.real, place, dtype), put(x.imag, place, dtype)
