@@ -262,12 +262,18 @@ def _task_options(
 ) -> Iterable[tuple[str, dict[str, Any]]]:
     name, given = parse_name(text)
     cls = registry.find("task", name)
-    defaults = {key: value for key in fields(cls) if (value := preset.get(f"{name}.{key}")) is not None}
-    varied = settings.pick(name, fields(cls), taken)
+    chosen = settings.pick(name, fields(cls), taken)
+    defaults = {
+        key: preset[f"{name}.{key}"]
+        for key in fields(cls)
+        if f"{name}.{key}" in preset and key not in {**given, **chosen}
+    }
+    varied = defaults | chosen
     for choice in itertools.product(*varied.values()):
-        own = given | dict(zip(varied, choice, strict=True))
+        options = given | dict(zip(varied, choice, strict=True))
+        own = {key: value for key, value in options.items() if key not in defaults}
         try:
-            built = build(f"task {name}", cls, defaults | own)
+            built = build(f"task {name}", cls, options)
         except ValueError:
             if not own or not defaults:
                 raise

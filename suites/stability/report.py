@@ -123,7 +123,7 @@ def _summary(groups: list[_Group]) -> Table:
             "range over layers",
             "sd over seeds",
             "diverged [95 %]",
-        ],  # fmt: skip
+        ],
         rows=rows,
         numeric=["depth", "ok", "drift [log2]", "largest [log2]", "range over layers", "sd over seeds"],
         notes=[

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from bench.backends import reference
-from bench.contract import DiagonalLayer, Diverged, Missing, Suite, Unsupported, require
+from bench.contract import DiagonalLayer, Diverged, Missing, Suite, Task, Unsupported, require
 from bench.data import batches
 from bench.measurement import Measurement
 from bench.network import Network, layer_weights
@@ -48,10 +48,10 @@ class Stability(Suite):
         "quick": {
             "tasks": ["listops"],
             "depths": [2, 4],
-            "listops.max_length": 100,
-            "listops.train": 2000,
-            "listops.validation": 200,
-            "listops.test": 200,
+            "listops.max_length": [100],
+            "listops.train": [2000],
+            "listops.validation": [200],
+            "listops.test": [200],
         },
         "default": {
             "tasks": ["listops"],
@@ -60,7 +60,7 @@ class Stability(Suite):
             "steps": [2000],
             "evaluations": [40],
             "batch": [32],
-            "listops.train": 20000,
+            "listops.train": [20000],
         },
     }
 
@@ -81,7 +81,7 @@ class Stability(Suite):
         network = Network.of(cell.layer, cell.cell.depth, cell.task)
         weights, roles = network.initial(cell.cell.plain_model, cell.cell.seed), network.roles()
         rows = cell.generator("probe").permutation(len(data.validation))[: self.probe]
-        watch = _Watch(cell, network, Batch.of(data.validation, rows), self.noise)
+        watch = _Watch(cell, cell.task, network, Batch.of(data.validation, rows), self.noise)
         cell.describe(
             batch=self.batch,
             length=cell.task.length,
@@ -112,10 +112,10 @@ class Stability(Suite):
 class _Watch:
     """Looks at a network through one fixed batch, and records what it sees."""
 
-    def __init__(self, cell: Measurement, network: Network, probe: Batch, noise: int) -> None:
+    def __init__(self, cell: Measurement, task: Task, network: Network, probe: Batch, noise: int) -> None:
         if not isinstance(cell.layer, DiagonalLayer):
             raise Unsupported(f"{cell.cell.model} is no diagonal layer, so the norm of its state is not known")
-        self.cell, self.network, self.probe = cell, network, probe
+        self.cell, self.task, self.network, self.probe = cell, task, network, probe
         self.layer = cell.layer
         self.valid = norms.inside(probe.lengths, probe.inputs.shape[1])
         self.times = norms.doubling_times(probe.inputs.shape[1])
@@ -130,7 +130,7 @@ class _Watch:
         record = self.cell.record
         loss, gradients = trainer.loss_and_layer_gradients(self.probe)
         record("loss", loss, "nat", step=step, split="probe")
-        right = self.cell.task.metric(trainer.logits(self.probe), self.probe.targets)
+        right = self.task.metric(trainer.logits(self.probe), self.probe.targets)
         record("accuracy", right.mean(), "", step=step, split="probe")
         for i, gradient in enumerate(gradients):
             record("gradient_norm", gradient, "", step=step, layer=i)
@@ -162,7 +162,7 @@ class _Watch:
         heads = range(energies.shape[-1] if energies.shape[-1] > 1 else 0)
         for t in self.times:
             at = self.valid[:, t - 1]
-            where = {"step": step, "layer": layer, "t": t}
+            where: dict[str, Any] = {"step": step, "layer": layer, "t": t}
             if not at.any():
                 record("state_rms", None, "per real number", **where, message="no probe example is that long")
                 continue
@@ -181,7 +181,7 @@ class _Watch:
             error = found.std(0, ddof=1) / np.sqrt(len(found)) if len(found) > 1 else [None] * len(self.times)
             expected = norms.white_noise_energy(systems[i], self.times)
             for k, t in enumerate(self.times):
-                where = {"step": step, "layer": i, "t": t}
+                where: dict[str, Any] = {"step": step, "layer": i, "t": t}
                 self.cell.record("white_noise_energy", found[:, k].mean(), "", **where)
                 self.cell.record("white_noise_error", error[k], "", **where, message="one sequence has no spread"
                                  if error[k] is None else None)  # fmt: skip

@@ -1,0 +1,53 @@
+# Two commands set everything up on a fresh machine: `make run` and `make test`.
+#
+#   make run            creates .venv, installs, runs the main job on generated ListOps, shows the report
+#   make test           creates .venv, installs what the tests need, runs them
+#   make check          lint, format, types
+#   make format         rewrites files as `make check` wants them
+#
+# Another build of torch (say for a GPU): make run PIP_ARGS="--index-url URL" CONSTRAINTS=
+# Another interpreter:                    make run PYTHON=python3.12
+
+PYTHON ?= python3
+PIP_ARGS ?=
+CONSTRAINTS ?= -c constraints.txt
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) $(PIP_ARGS)
+
+.PHONY: run test check format clean
+
+run: $(VENV)/.run
+	$(BIN)/bench run --suite stability --models rotrnn,lru $(ARGS)
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.test $(VENV)/.check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.check
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e ".[torch]"
+	touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e ".[torch,jax,data,test]"
+	touch $@
+
+$(VENV)/.check: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e ".[check]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
