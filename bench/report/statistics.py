@@ -10,7 +10,7 @@ from scipy import stats
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def spread(values: Sequence[float]) -> float | None:
+def spread(values: Sequence[float] | np.ndarray) -> float | None:
     """Standard deviation over seeds, (n - 1 in the denominator); one seed has none."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
@@ -23,7 +23,7 @@ def wilson(failures: int, trials: int, confidence: float = 0.95) -> tuple[float,
     return float(interval.low), float(interval.high)
 
 
-def sparkline(values: Sequence[float], low: float, high: float) -> str:
+def sparkline(values: Sequence[float] | np.ndarray, low: float, high: float) -> str:
     """One bar a value, from `low` to `high`; a dot for a value that is not finite."""
     span = high - low
     bars = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,12 @@ from bench.report.blocks import Block, Note, Table
 from bench.report.statistics import sparkline, spread, wilson
 
 GROUP = ["task", "device", "dtype", "backend", "model", "options", "factors", "depth"]
+
+OWN_METRICS = {
+    "accuracy", "drift", "gradient_norm", "largest_drift", "largest_modulus", "loss", "norm_mean", "norm_paper",
+    "norm_rms", "probe_examples", "settling_step", "state_rms", "white_noise_energy", "white_noise_error",
+    "white_noise_expected",
+}  # fmt: skip
 
 DRIFT_NOTE = (
     "drift: log2 of a layer's rms state norm per real number against step 0, at the last evaluation; largest: the same "
@@ -30,7 +37,7 @@ def blocks(results: pd.DataFrame) -> list[Block]:
     measured = [group for group in groups if group.ok]
     found: list[Block] = [_summary(groups)]
     if measured:
-        found += [_levels(measured), _along(measured), _noise(measured)]
+        found += [_levels(measured), _along(measured), _noise(measured), *_diagnostics(measured)]
     return found
 
 
@@ -58,13 +65,13 @@ class _Group:
     def heads(self) -> list[str]:
         return ["model", "depth", *(c for c in ("task", "backend", "device", "dtype") if c in self.varying)]
 
-    def metric(self, name: str, **where: int | None) -> pd.DataFrame:
+    def metric(self, name: str, **where: Any) -> pd.DataFrame:
         found = self.rows[self.rows["metric"] == name]
         for column, value in where.items():
             found = found[found[column].isna() if value is None else found[column] == value]
         return found
 
-    def by_seed(self, name: str, **where: int | None) -> np.ndarray:
+    def by_seed(self, name: str, **where: Any) -> np.ndarray:
         """Mean over layers, for each seed."""
         return self.metric(name, **where).groupby("seed")["value"].mean().dropna().to_numpy(float)
 
@@ -217,6 +224,20 @@ def _noise(groups: list[_Group]) -> Table:
             "all t, layers and seeds, in units of the sampling error (rms z is near 1 where theory and layer agree)."
         ],
     )
+
+
+def _diagnostics(groups: list[_Group]) -> list[Block]:
+    """What the layers themselves find worth watching: metrics that the suite has no name for."""
+    rows = []
+    for group in groups:
+        for name in sorted(set(group.rows["metric"].dropna()) - OWN_METRICS):
+            found = group.metric(name).groupby("step")["value"].max()
+            rows.append([*group.label(), name, *(f"{x:.2g}" for x in (found.iloc[0], found.iloc[-1], found.max()))])
+    heads = ["start", "end", "largest"]
+    if not rows:
+        return []
+    title = "Diagnostics of the layers themselves, the largest over layers and seeds"
+    return [Table(title, [*groups[0].heads(), "diagnostic", *heads], rows, numeric=["depth", *heads])]
 
 
 def _mean_sd(values: np.ndarray) -> str:
