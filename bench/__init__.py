@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench import backends
 from bench.arrays import ArrayLayer
@@ -17,7 +17,12 @@ from bench.contract import (
     Unsupported,
 )
 from bench.registry import register
-from bench.store import read_results
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from bench.store import read_results
 
 __all__ = [
     "ArrayLayer",
@@ -51,33 +56,30 @@ def layer(name: str, **options: Any) -> ArrayLayer:
 
 
 def run(
-    file: str | None = None,
+    file: str | Path | None = None,
     *,
-    out: str = "results",
-    run: str | None = None,
-    jobs: int | None = None,
-    shard: str | None = None,
-    timeout: float = 3600.0,
-    params: bool = True,
     resume: str | None = None,
-    retry: str | list[str] = (),
+    retry: str | Iterable[str] | None = None,
+    allow_changed_code: bool = False,
     **options: Any,
-) -> Any:
+) -> Path:
     """The same as `bench run` from Python: measures and returns the run's folder, for `read_results`.
 
-    `options` are named as on the command line (suite, models, backends, device, dtypes, tasks, depths, seeds, preset,
-    variants, plugin, data; `set` is a dict), as text or lists. ValueError says what is wrong before any work starts.
+    `options` are named as on the command line, as texts or lists; `set` is a table. With `resume` only those that say
+    how, not what: out, jobs, shard, timeout, plugin, data. ValueError says what is wrong before any work starts.
     """
-    from pathlib import Path
-
     from bench import runner
 
-    if resume is not None:
-        prepared = runner.prepare_resume(resume, out=Path(out), retry=retry, jobs=jobs, shard=shard, timeout=timeout)
-    else:
-        given = runner.merge(file, options)
-        prepared = runner.prepare(
-            given, out=Path(out), name=run, jobs=jobs, shard=shard, timeout=timeout, params=params
-        )
-    runner.measure(prepared, ["bench.run"], lambda cell, status: None)
+    prepared = runner.prepare_either(file, options, resume, retry, allow_changed_code)
+    prepared = runner.begin(prepared, ["bench.run"])
+    runner.measure(prepared, lambda cell, status: None)
     return prepared.folder
+
+
+def __getattr__(name: str) -> Any:
+    """`read_results` is loaded at first use: it brings pandas, which nothing else here needs."""
+    if name == "read_results":
+        from bench.store import read_results
+
+        return read_results
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
 import time
 import warnings
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -20,40 +22,42 @@ app = typer.Typer(
     help="Compares linear recurrent sequence models: RotRNN, LRU, S4D, S5, and yours.",
 )
 
-Models = Annotated[str | None, typer.Option(help="Names, e.g. rotrnn,'lru[gamma=tied]'.  [default: all four]")]
+Listed = list[str] | None
 Out = Annotated[Path, typer.Option(help="The folder that runs are made in.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A Python file that registers your own.")]
+Plugins = Annotated[Listed, typer.Option("--plugin", help="A Python file that registers your own.")]
 
 
 @app.command()
 def run(
     file: Annotated[Path | None, typer.Argument(help="A TOML file that says the same as the options.")] = None,
-    suite: Annotated[str | None, typer.Option(help="Suites.  [default: stability]")] = None,
-    models: Models = None,
-    backends: Annotated[str | None, typer.Option(help="torch, jax.  [default: torch]")] = None,
+    suite: Annotated[Listed, typer.Option(help="Suites, e.g. stability.")] = None,
+    models: Annotated[Listed, typer.Option(help="Names, e.g. rotrnn,'lru[gamma=tied]'.  [default: all four]")] = None,
+    backends: Annotated[Listed, typer.Option(help="torch, jax.  [default: torch]")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.  [default: auto]")] = None,
-    dtypes: Annotated[str | None, typer.Option(help="float32, float64, tf32.  [default: float32]")] = None,
-    tasks: Annotated[str | None, typer.Option(help="Tasks, e.g. digits,'listops[max_length=150]'.")] = None,
-    depths: Annotated[str | None, typer.Option(help="Numbers of blocks, e.g. 1,2,4.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, e.g. 0-4,7.  [default: 0-2]")] = None,
+    dtypes: Annotated[Listed, typer.Option(help="float32, float64, tf32.  [default: float32]")] = None,
+    tasks: Annotated[Listed, typer.Option(help="Tasks, e.g. digits,'listops[max_length=150]'.")] = None,
+    depths: Annotated[Listed, typer.Option(help="Numbers of blocks, e.g. 1,2,4.")] = None,
+    seeds: Annotated[Listed, typer.Option(help="Seeds, e.g. 0-4,7.  [default: 0-2]")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="OPTION=V,.. of the suite, of models or tasks; MODEL.OPTION=V.")
+        Listed, typer.Option("--set", help="OPTION=V,.. of the suite, of models or tasks; MODEL.OPTION=V.")
     ] = None,
     preset: Annotated[str | None, typer.Option(help="quick, default.  [default: quick on a CPU]")] = None,
     variants: Annotated[bool, typer.Option("--variants", help="Add the variants that the models declare.")] = False,
     plugin: Plugins = None,
     data: Annotated[str | None, typer.Option(help="The folder with data sets of your own (or BENCH_DATA).")] = None,
-    out: Out = Path("results"),
+    out: Annotated[Path | None, typer.Option(help="Where the run's folder is made.  [default: results]")] = None,
     name: Annotated[str | None, typer.Option("--run", help="The run's name.  [default: date and suite]")] = None,
     jobs: Annotated[int | None, typer.Option(help="Cells at a time.  [default: one a core on a CPU]")] = None,
     shard: Annotated[str | None, typer.Option(help="I/N: every N-th cell, for a job array; needs --run.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a cell may take.")] = 3600.0,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that a cell may take.  [default: 3600]")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print the cells and stop.")] = False,
     resume: Annotated[str | None, typer.Option(help="A run whose missing cells are measured.")] = None,
-    retry: Annotated[str | None, typer.Option(help="Statuses to try again, e.g. timeout,oom; with --resume.")] = None,
-    allow_changed_code: Annotated[bool, typer.Option(help="Resume under other code.")] = False,
-    params: Annotated[bool, typer.Option(help="Keep trained parameters.")] = True,
+    retry: Annotated[Listed, typer.Option(help="Statuses to try again, e.g. timeout,oom; with --resume.")] = None,
+    allow_changed_code: Annotated[bool, typer.Option("--allow-changed-code", help="Go on under other code.")] = False,
+    params: Annotated[
+        bool | None, typer.Option("--params/--no-params", help="Keep trained parameters.  [default: --params]")
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for diverged and unconverged cells too.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -63,42 +67,34 @@ def run(
     2: a wrong command; 130: interrupted, what was done is kept.
     """
     from bench import runner
-    from bench.contract import require
 
     given = {
         "suite": suite, "models": models, "backends": backends, "device": device, "dtypes": dtypes, "tasks": tasks,
         "depths": depths, "seeds": seeds, "set": settings, "preset": preset, "variants": variants or None,
-        "plugin": plugin, "data": data,
+        "plugin": plugin, "data": data, "out": out, "run": name, "jobs": jobs, "shard": shard, "timeout": timeout,
+        "params": params,
     }  # fmt: skip
-    try:
-        if resume is not None:
-            taken = [f"--{key}" for key, value in {**given, "run": name, "FILE": file}.items() if value]
-            require(not taken, f"--resume takes the plan of its run, so {', '.join(taken)} cannot go with it")
-            prepared = runner.prepare_resume(
-                resume, out=out, retry=retry or "", jobs=jobs, shard=shard, timeout=timeout,
-                allow_changed_code=allow_changed_code,
-            )  # fmt: skip
-        else:
-            require(retry is None, "--retry goes with --resume RUN")
-            prepared = runner.prepare(
-                runner.merge(file, given), out=out, name=name, jobs=jobs, shard=shard, timeout=timeout, params=params
-            )
-    except ValueError as error:
-        _refuse(error)
-    if plan:
-        _show(runner.plan_blocks(prepared, out), as_json)
-        return
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # what a scheduler sends
+    with _warnings_as_lines():
+        try:
+            prepared = runner.prepare_either(file, given, resume, retry, allow_changed_code)
+            if plan:
+                _show(runner.plan_blocks(prepared, prepared.execution.out), as_json)
+                return
+            prepared = runner.begin(prepared, sys.argv[1:])
+        except ValueError as error:
+            _refuse(error)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a scheduler sends
     started = time.monotonic()
     try:
-        with _ProgressLines(len(prepared.todo), prepared.jobs) as progress:
-            statuses = runner.measure(prepared, sys.argv[1:], progress.ended)
-    except KeyboardInterrupt:
-        done = sum((prepared.folder / "cells" / f"{cell.id}.parquet").exists() for cell in prepared.cells)
-        message = f"interrupted: {done} of {len(prepared.cells)} cells are kept in {prepared.folder}"
+        with _ProgressLines(len(prepared.todo)) as progress:
+            statuses = runner.measure(prepared, progress.ended)
+    except (KeyboardInterrupt, OSError) as error:
+        done = sum((prepared.folder / "cells" / f"{cell.id}.parquet").exists() for cell in prepared.mine)
+        interrupted = isinstance(error, KeyboardInterrupt)
+        message = f"{'interrupted' if interrupted else error}: {done} of {len(prepared.mine)} cells are kept"
         typer.echo(f"{message}; go on with: bench run --resume {prepared.folder}", err=True)
-        raise typer.Exit(130) from None
-    incomplete = _report([prepared.folder], as_json)
+        raise typer.Exit(130 if interrupted else 1) from None
+    incomplete = _report([prepared.folder], as_json, only=statuses if prepared.execution.shard else None)
     typer.echo(f"{prepared.folder}: {time.monotonic() - started:.0f} s", err=True)
     raise typer.Exit(max(runner.exit_code(statuses.values(), strict), incomplete))
 
@@ -113,17 +109,18 @@ def report(
     """Shows what runs have measured: failures first. Exit status 1 where part of the results cannot be read."""
     from bench import registry, store
 
-    try:
-        for path in plugin or []:
-            registry.load_file(Path(path))
-        folders = []
-        for path in runs or [_newest(out)]:
-            found = store.runs(path if path.exists() else out / path)
-            if not found:
-                raise ValueError(f"{path}: there is no run here and none in {out}")
-            folders += found
-    except ValueError as error:
-        _refuse(error)
+    folders: list[Path] = []
+    with _warnings_as_lines():
+        try:
+            for file in plugin or []:
+                registry.load_file(Path(file))
+            for path in runs or [_newest(out)]:
+                found = store.runs(path if path.exists() else out / path)
+                if not found:
+                    raise ValueError(f"{path}: there is no run here and none in {out}")
+                folders += found
+        except ValueError as error:
+            _refuse(error)
     raise typer.Exit(_report(folders, as_json))
 
 
@@ -191,17 +188,16 @@ def _newest(out: Path) -> Path:
     return found[-1]
 
 
-def _report(folders: list[Path], as_json: bool) -> int:
-    """Prints the report; 1 where results could not be read, else 0."""
+def _report(folders: list[Path], as_json: bool, only: Collection[str] | None = None) -> int:
+    """Prints the report, of `only` these cells; 1 where results could not be read, else 0."""
     from bench import store
     from bench.report import overview, terminal
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with _warnings_as_lines() as caught:
         results = store.read_results(*folders)
-    for warning in caught:
-        typer.echo(f"bench: {warning.message}", err=True)
     incomplete = any(issubclass(warning.category, store.IncompleteResults) for warning in caught)
+    if only is not None:
+        results = results[results["cell_id"].isin(only)]
     if results.empty:
         typer.echo("bench: nothing was measured", err=True)
         return 1
@@ -215,11 +211,24 @@ def _report(folders: list[Path], as_json: bool) -> int:
     return int(incomplete)
 
 
+@contextlib.contextmanager
+def _warnings_as_lines() -> Iterator[list[warnings.WarningMessage]]:
+    """Prints what was warned of inside as lines for a reader; yields the list that fills."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield caught
+    for text in dict.fromkeys(str(warning.message) for warning in caught):
+        typer.echo(f"bench: {text}", err=True)
+
+
 class _ProgressLines:
     """Cells done, failed and the time left: a live line on a terminal, a plain line now and then in a pipe."""
 
-    def __init__(self, total: int, jobs: int) -> None:
-        self.total, self.jobs = total, jobs
+    FAILURES_SHOWN = 20
+    """So many failures have a line of their own in a pipe, however fast they come."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
         self.console = Console(stderr=True)
         self.done = self.failed = 0
         self.started = self.shown = time.monotonic()
@@ -248,7 +257,11 @@ class _ProgressLines:
         last = f"{cell.model} {cell.backend} depth {cell.depth} seed {cell.seed}: {status}"
         if self.bar:
             self.bar.update(self.task, completed=self.done, description=f"{state}; {last}")
-        elif self.done == self.total or self.done == 1 or time.monotonic() - self.shown >= 10 or status != "ok":
+        elif (
+            self.done in (1, self.total)
+            or time.monotonic() - self.shown >= 10
+            or (status not in GOOD_STATUSES and self.failed <= self.FAILURES_SHOWN)
+        ):
             self.shown = time.monotonic()
             typer.echo(f"{self.done}/{self.total} cells, {state}; {last}", err=True)
 

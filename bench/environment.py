@@ -27,9 +27,14 @@ def describe(probes: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": memory_gib(),
         "gpus": sorted(set(devices)),
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "packages": packages(),
         **_commit(),
     }
+
+
+def packages() -> dict[str, str]:
+    """Versions of what is installed of `PACKAGES`."""
+    return {name: found for name in PACKAGES if (found := _version(name))}
 
 
 def identity(environment: dict[str, Any]) -> str:
@@ -44,9 +49,13 @@ def probe(backend: str, timeout: float = 120) -> dict[str, Any]:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False
         )
+    except subprocess.TimeoutExpired:
+        return {"reason": f"{backend} was asked for its devices and gave no answer within {timeout:g} s"}
+    try:
         return json.loads(done.stdout.splitlines()[-1])
-    except (subprocess.TimeoutExpired, IndexError, ValueError) as error:
-        return {"reason": f"{backend} could not be asked for its devices: {type(error).__name__}"}
+    except (IndexError, ValueError):
+        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return {"reason": f"{backend} could not be asked for its devices (exit status {done.returncode}): {said}"}
 
 
 _PROBE = """

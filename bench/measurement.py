@@ -27,7 +27,11 @@ class Measurement:
         self.threads = threads
         self.backend: ModuleType = backends.load(cell.backend)
         self.rows: list[dict[str, Any]] = []
-        self.columns: dict[str, Any] = {"threads": threads, "kernel": self.backend.kernel_name(self.layer)}
+        self.columns: dict[str, Any] = {
+            "threads": threads,
+            "kernel": self.backend.kernel_name(self.layer),
+            "state_reals": self.layer.state_reals,
+        }
         self.facts: dict[str, Any] = {}
         self._params_folder = params_folder
 
@@ -53,23 +57,24 @@ class Measurement:
         number = None if value is None else store.to_float(value)
         if number is None and message is None:
             message = "not measured" if value is None else f"{float(value)} is not finite"
-        self.rows.append(
-            {
-                "metric": metric, "value": number, "unit": unit, "step": step, "epoch": epoch, "layer": layer,
-                "head": head, "t": t, "split": split, "message": message,
-            }
-        )  # fmt: skip
+        row = {"metric": metric, "unit": unit, "step": step, "epoch": epoch, "layer": layer, "head": head, "t": t,
+               "split": split, "message": message}  # fmt: skip
+        self.rows.append({name: store.checked(name, content) for name, content in row.items()} | {"value": number})
 
     def describe(self, **columns: Any) -> None:
         """Columns of the store that hold for the whole cell: batch, length, params, state_reals ..."""
         unknown = set(columns) - set(store.CELL_COLUMNS)
         if unknown:
             raise ValueError(f"no such column: {', '.join(sorted(unknown))}")
-        self.columns |= columns
+        self.columns |= {name: store.checked(name, value) for name, value in columns.items()}
 
     def fact(self, **facts: Any) -> None:
-        """What belongs into every row and has no column."""
-        self.facts |= facts
+        """What belongs into every row and has no column: texts, numbers, and lists and tables of them."""
+        for name, value in facts.items():
+            try:
+                self.facts[name] = json.loads(json.dumps(value, default=_plain, allow_nan=False))
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"the fact {name} cannot be stored as JSON: {error}") from error
 
     def save_params(self, weights: dict[str, np.ndarray]) -> None:
         """Keeps trained parameters beside the results, unless the run leaves them out."""
@@ -81,5 +86,11 @@ class Measurement:
 
     def cell_columns(self) -> dict[str, Any]:
         """What is repeated in every row."""
-        state_reals = {"state_reals": self.layer.state_reals}
-        return self.cell.columns() | state_reals | self.columns | {"facts": json.dumps(self.facts, sort_keys=True)}
+        return self.cell.columns() | self.columns | {"facts": json.dumps(self.facts, sort_keys=True)}
+
+
+def _plain(value: Any) -> Any:
+    """numpy's or a framework's scalars and arrays as Python's own."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"{type(value).__name__} is no JSON")
+    return value.tolist()

@@ -35,6 +35,8 @@ def split_numbers(text: str | int | Iterable[Any]) -> list[int]:
         first, dash, last = item.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError(f"{item!r} is no whole number and no range like 0-4")
+        if dash and int(last) < int(first):
+            raise ValueError(f"{item!r} is an empty range: the smaller number comes first")
         numbers += range(int(first), int(last) + 1) if dash else [int(first)]
     return list(dict.fromkeys(numbers))
 
@@ -51,6 +53,8 @@ def parse_name(text: str) -> tuple[str, dict[str, str]]:
         option, equals, value = item.partition("=")
         if not equals:
             raise ValueError(f"{item!r} in {text!r} should read OPTION=VALUE")
+        if option.strip() in options:
+            raise ValueError(f"{option.strip()} stands twice in {text!r}")
         options[option.strip()] = value.strip()
     return name.strip().lower(), options
 
@@ -67,9 +71,19 @@ def format_name(name: str, cls: type, options: Mapping[str, Any]) -> str:
 
 
 def fields(cls: type) -> dict[str, Any]:
-    """The options of a dataclass: name -> type."""
-    hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
+    """The options of a dataclass: name -> type. ValueError for types that no command line can write."""
+    try:
+        hints = typing.get_type_hints(cls)
+    except NameError as error:
+        raise ValueError(f"{cls.__name__}: the type of an option is not known where it is defined: {error}") from error
+    found = {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
+    for name, kind in found.items():
+        if _plain_type(kind) not in (str, int, float, bool, typing.Literal):
+            raise ValueError(
+                f"{cls.__name__}: option {name} has the type {kind}: "
+                "allowed are str, int, float, bool and Literal, each also with None"
+            )
+    return found
 
 
 def convert(owner: str, cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,13 +117,21 @@ def _choices(name: str, allowed: Iterable[str]) -> str:
     return (f"did you mean {near[0]!r}? " if near else "") + f"allowed are {', '.join(names) or 'none'}"
 
 
+def _plain_type(wanted: Any) -> Any:
+    """The type without its None; `Literal` for any Literal."""
+    origin = typing.get_origin(wanted)
+    if origin in (typing.Union, types.UnionType):
+        others = [argument for argument in typing.get_args(wanted) if argument is not type(None)]
+        return _plain_type(others[0]) if len(others) == 1 else wanted
+    return origin or wanted
+
+
 def _convert(what: str, wanted: Any, value: Any) -> Any:
     origin = typing.get_origin(wanted)
     if origin in (typing.Union, types.UnionType):
-        arguments = typing.get_args(wanted)
-        if (value is None or value == "none") and type(None) in arguments:
+        if value is None or str(value).lower() == "none":
             return None
-        return _convert(what, next(a for a in arguments if a is not type(None)), value)
+        return _convert(what, next(a for a in typing.get_args(wanted) if a is not type(None)), value)
     if origin is typing.Literal:
         allowed = typing.get_args(wanted)
         for choice in allowed:
@@ -134,4 +156,4 @@ def _convert(what: str, wanted: Any, value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

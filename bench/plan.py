@@ -10,59 +10,68 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench import backends, registry
+from bench import backends, registry, store
 from bench.contract import Layer, Suite, Task, require
 from bench.network import Network
 from bench.options import build, convert, fields, format_name, parse_name, split_list, split_numbers, unknown
 
 DTYPES = ("float32", "float64", "tf32")
-DEFAULT_MODELS = ("rotrnn", "lru", "s4d", "s5")
 STANDARD_FACTORS = ("models", "tasks", "depths", "seeds", "dtypes")
+LISTS = ("suite", "models", "backends", "dtypes", "tasks")
+NUMBERS = ("depths", "seeds")
+TEXTS = ("device", "preset", "data")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the user asked for; None is "as the suite's preset says". The command line and a file fill the same."""
+    """What the user asked for, named as on the command line; None is "as the suite's preset says"."""
 
-    suites: list[str] | None = None
+    suite: list[str]
     models: list[str] | None = None
-    backends: list[str] | None = None
+    backends: list[str] = dataclasses.field(default_factory=lambda: ["torch"])
     device: str = "auto"
     dtypes: list[str] | None = None
     tasks: list[str] | None = None
     depths: list[int] | None = None
     seeds: list[int] | None = None
-    settings: list[str] = dataclasses.field(default_factory=list)
+    set: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     preset: str | None = None
     variants: bool = False
-    plugins: list[str] = dataclasses.field(default_factory=list)
+    plugin: list[str] = dataclasses.field(default_factory=list)
     data: str | None = None
 
     @classmethod
     def parse(cls, **given: Any) -> Request:
-        """From texts or lists, as typed; ValueError names the option, the value and what is allowed."""
+        """From texts or lists, as typed; None is "not given". ValueError names the option and what is allowed."""
         values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        for name in ("suites", "models", "backends", "dtypes", "tasks"):
-            if name in values:
-                option = {"suites": "suite"}.get(name, name)
-                try:
-                    values[name] = split_list(values[name])
-                except ValueError as error:
-                    raise ValueError(f"--{option}: {error}") from error
-                require(bool(values[name]), f"--{option} is empty: name at least one")
-        for name in ("depths", "seeds"):
-            if name in values:
-                try:
-                    values[name] = split_numbers(values[name])
-                except ValueError as error:
-                    raise ValueError(f"--{name}: {error}") from error
-                require(bool(values[name]), f"--{name} is empty: name at least one")
+        allowed = {field.name for field in dataclasses.fields(cls)}
+        for name in values:
+            if name not in allowed:
+                raise unknown("option", name, allowed)
+        for name in TEXTS:
+            value = values.get(name, "-")
+            require(isinstance(value, str) and value != "", f"--{name} is {value!r}: give a text")
+        for names, split in ((LISTS, split_list), (NUMBERS, split_numbers)):
+            for name in names:
+                if name in values:
+                    try:
+                        values[name] = split(values[name])
+                    except (ValueError, TypeError) as error:
+                        raise ValueError(f"--{name}: {error}") from error
+                    require(bool(values[name]), f"--{name} is empty: name at least one")
+        if "plugin" in values:
+            values["plugin"] = paths("plugin", values["plugin"])
+        if "suite" not in values:
+            raise ValueError(f"--suite is not given: name one of {', '.join(registry.plugins('suite'))}")
+        variants = values.get("variants", False)
+        require(isinstance(variants, bool), f"--variants is {variants!r}: true or false")
+        values["set"] = parse_settings(values.get("set", {}))
         for depth in values.get("depths", []):
             require(depth >= 1, f"--depths: a depth must be at least 1, not {depth}")
-        for name, allowed in (("backends", backends.NAMES), ("dtypes", DTYPES)):
+        for name, known in (("backends", backends.NAMES), ("dtypes", DTYPES)):
             for value in values.get(name, []):
-                if value not in allowed:
-                    raise unknown(name.rstrip("s"), value, allowed)
+                if value not in known:
+                    raise unknown(name.rstrip("s"), value, known)
         device = values.get("device", "auto")
         kind, _, number = device.partition(":")
         require(
@@ -70,6 +79,46 @@ class Request:
             f"--device is {device!r}: allowed are auto, cpu, cuda, cuda:N",
         )
         return cls(**values)
+
+
+def paths(option: str, given: str | Path | Iterable[str | Path]) -> list[str]:
+    """File names, of which a single one needs no list; ValueError where one is none."""
+    found = [given] if isinstance(given, str | Path) else list(given)
+    for path in found:
+        require(isinstance(path, str | Path) and str(path) != "", f"--{option} is {path!r}: give a file")
+    return [str(path) for path in found]
+
+
+def parse_settings(given: Iterable[str] | Mapping[str, Any]) -> dict[str, list[str]]:
+    """`--set` as typed, `OPTION=V,..` each, or a table of values or lists of them, also nested: option -> values."""
+    if isinstance(given, str):
+        given = [given]
+    if isinstance(given, Mapping):
+        pairs = list(_flat(given))
+    else:
+        parts = [(text, *str(text).partition("=")) for text in given]
+        for text, name, equals, _ in parts:
+            require(bool(equals) and bool(name.strip()), f"--set {text!r} should read OPTION=VALUE")
+        pairs = [(name, value) for _, name, _, value in parts]
+    found: dict[str, list[str]] = {}
+    for name, value in pairs:
+        try:
+            values = split_list(value if isinstance(value, list | tuple) else str(value))
+        except ValueError as error:
+            raise ValueError(f"--set {name}: {error}") from error
+        require(bool(values), f"--set {name} is empty: give at least one value")
+        owner, dot, option = name.strip().rpartition(".")
+        key = owner.lower() + dot + option
+        found[key] = list(dict.fromkeys([*found.get(key, []), *values]))
+    return found
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,13 +175,19 @@ class Cell:
         roles = network.roles()
         return sum(w.size for name, w in network.initial(self.plain_model, 0).items() if roles[name] != "constant")
 
+    @property
+    def _d_state(self) -> int | None:
+        found = self.options.get("d_state")
+        return found if isinstance(found, int) else None
+
     def columns(self) -> dict[str, Any]:
         """The columns of the store that are known before anything is measured."""
         return {
-            "schema_version": 1, "cell_id": self.id, "suite": self.suite, "suite_version": self.suite_version,
-            "model": self.model, "options": json.dumps(dict(self.options), sort_keys=True), "backend": self.backend,
-            "device": self.device, "dtype": self.dtype, "task": self.task, "recipe": "default", "depth": self.depth,
-            "d_model": self.d_model, "d_state": self.options.get("d_state"), "seed": self.seed,
+            "schema_version": store.SCHEMA_VERSION, "cell_id": self.id, "suite": self.suite,
+            "suite_version": self.suite_version, "model": self.model,
+            "options": json.dumps(dict(self.options), sort_keys=True), "backend": self.backend, "device": self.device,
+            "dtype": self.dtype, "task": self.task, "recipe": "default", "depth": self.depth,
+            "d_model": self.d_model, "d_state": self._d_state, "seed": self.seed,
             "factors": json.dumps(dict(self.factors), sort_keys=True), "compiled": False,
         }  # fmt: skip
 
@@ -142,14 +197,12 @@ def cells(request: Request, device: str, preset: str) -> list[Cell]:
 
     `device` is the kind that was found (cpu or cuda), `preset` the preset that holds.
     """
-    for plugin in request.plugins:
+    for plugin in request.plugin:
         registry.load_file(Path(plugin))
-    suites = [parse_name(name)[0] for name in request.suites or ["stability"]]
-    settings = _Settings(request.settings)
-    planned: dict[str, Cell] = {}
-    for suite in suites:
-        for cell in _suite_cells(suite, request, settings, device, preset):
-            planned[cell.id] = cell
+    settings = _Settings(request.set)
+    planned = {
+        cell.id: cell for suite in request.suite for cell in _suite_cells(suite, request, settings, device, preset)
+    }
     settings.check_used()
     return list(planned.values())
 
@@ -157,16 +210,10 @@ def cells(request: Request, device: str, preset: str) -> list[Cell]:
 class _Settings:
     """`--set NAME=V,..` and `--set OWNER.NAME=V,..`; knows which of them something has used."""
 
-    def __init__(self, texts: Iterable[str]) -> None:
-        self.values: dict[str, list[str]] = {}
+    def __init__(self, values: Mapping[str, list[str]]) -> None:
+        self.values = values
         self.used: set[str] = set()
         self.known: set[str] = set()
-        for text in texts:
-            name, equals, value = text.partition("=")
-            items = split_list(value)
-            require(bool(equals) and bool(name.strip()), f"--set {text!r} should read OPTION=VALUE")
-            require(bool(items), f"--set {name} is empty: give at least one value")
-            self.values[name.strip()] = items
 
     def pick(self, owner: str, names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, list[str]]:
         """The settings of an owner that has options of these names; plain names that are `taken` are someone else's."""
@@ -185,42 +232,43 @@ class _Settings:
                 raise unknown("option in --set", name, self.known)
 
 
-def _suite_cells(name: str, request: Request, settings: _Settings, device: str, preset: str) -> Iterable[Cell]:
+def _suite_cells(text: str, request: Request, settings: _Settings, device: str, preset: str) -> Iterable[Cell]:
+    name, given = parse_name(text)
     suite = registry.find("suite", name)
     if preset not in suite.presets:
         raise unknown(f"preset of suite {name}", preset, suite.presets)
-    values = dict(suite.presets[preset])
+    values = {key: value if isinstance(value, list) else [value] for key, value in suite.presets[preset].items()}
     own = fields(suite)
     for key in values:
         require(key in own or key in STANDARD_FACTORS or "." in key, f"suite {name}: its preset sets {key!r}")
-    factors = {key: value if isinstance(value, list) else [value] for key, value in values.items() if key in own}
+    factors: dict[str, list[Any]] = {key: value for key, value in values.items() if key in own}
+    factors |= {key: [value] for key, value in convert(f"suite {name}", suite, given).items()}
     factors |= settings.pick(name, own)
 
-    tasks = request.tasks or split_list(values.get("tasks", []))
+    tasks = request.tasks or values.get("tasks", [])
     depths = request.depths or values.get("depths", [1])
-    seeds = request.seeds if request.seeds is not None else values.get("seeds", [0, 1, 2])
+    seeds = request.seeds or values.get("seeds", [0, 1, 2])
     dtypes = request.dtypes or values.get("dtypes", ["float32"])
-    models = request.models or split_list(values.get("models", DEFAULT_MODELS))
+    models = request.models or values.get("models") or registry.built_in("model")
+    task_cells: list[tuple[str | None, dict[str, Any]]]
     task_cells = [cell for task in tasks for cell in _task_options(task, values, settings, own)] or [(None, {})]
     model_cells = list(dict(_model_options(models, request.variants, settings, own)).items())
+    classes = {model: registry.find("model", parse_name(model)[0]) for model, _ in model_cells}
 
     for depth, (task, task_options) in itertools.product(depths, task_cells):
         for choice in itertools.product(*factors.values()):
             built = build(f"suite {name}", suite, dict(zip(factors, choice, strict=True)))
             own_factors = {key: getattr(built, key) for key in own if key != "d_model"}
+            options = {
+                model: _built_options(model, classes[model], chosen, built.d_model) for model, chosen in model_cells
+            }
             # seeds last: cells that differ by it alone follow one another, and a worker compiles once for all of them
-            for (model, options), backend, dtype, seed in itertools.product(
-                model_cells, request.backends or ["torch"], dtypes, seeds
-            ):
-                cell = Cell(
+            for model, backend, dtype, seed in itertools.product(options, request.backends, dtypes, seeds):
+                yield Cell(
                     suite=name,
                     suite_version=suite.version,
                     model=model,
-                    options={
-                        key: value
-                        for key, value in dataclasses.asdict(_layer(model, options, built.d_model)).items()
-                        if key != "d_model"
-                    },
+                    options=options[model],
                     backend=backend,
                     device=device,
                     dtype=dtype,
@@ -231,12 +279,12 @@ def _suite_cells(name: str, request: Request, settings: _Settings, device: str, 
                     seed=seed,
                     factors=own_factors,
                 )
-                yield cell
 
 
-def _layer(model: str, options: Mapping[str, Any], d_model: int) -> Layer:
-    cls = registry.find("model", parse_name(model)[0])
-    return build(f"model {model}", cls, dict(options) | {"d_model": d_model})
+def _built_options(model: str, cls: type, options: Mapping[str, Any], d_model: int) -> dict[str, Any]:
+    """All options of a layer, defaults included, as the built layer has them."""
+    layer = build(f"model {model}", cls, dict(options) | {"d_model": d_model})
+    return {key: getattr(layer, key) for key in fields(cls) if key != "d_model"}
 
 
 def _model_options(
@@ -258,28 +306,27 @@ def _model_options(
 
 
 def _task_options(
-    text: str, preset: Mapping[str, Any], settings: _Settings, taken: Iterable[str]
+    text: str, preset: Mapping[str, list[Any]], settings: _Settings, taken: Iterable[str]
 ) -> Iterable[tuple[str, dict[str, Any]]]:
     name, given = parse_name(text)
     cls = registry.find("task", name)
-    chosen = settings.pick(name, fields(cls), taken)
-    defaults = {
-        key: preset[f"{name}.{key}"]
-        for key in fields(cls)
-        if f"{name}.{key}" in preset and key not in {**given, **chosen}
-    }
-    varied = defaults | chosen
+    defaults = {key: preset[f"{name}.{key}"] for key in fields(cls) if f"{name}.{key}" in preset}
+    own = {key: [value] for key, value in given.items()} | settings.pick(name, fields(cls), taken)
+    try:
+        yield from _task_choices(name, cls, defaults | own)
+    except ValueError:
+        if not own or not defaults:
+            raise
+        yield from _task_choices(name, cls, own)  # the preset's options do not go with the user's, which win
+
+
+def _task_choices(name: str, cls: type, varied: Mapping[str, list[Any]]) -> list[tuple[str, dict[str, Any]]]:
+    found = []
     for choice in itertools.product(*varied.values()):
-        options = given | dict(zip(varied, choice, strict=True))
-        own = {key: value for key, value in options.items() if key not in defaults}
-        try:
-            built = build(f"task {name}", cls, options)
-        except ValueError:
-            if not own or not defaults:
-                raise
-            built = build(f"task {name}", cls, own)  # the preset's options do not go with the user's, which win
-        resolved = {key: getattr(built, key) for key in fields(cls)}
-        yield format_name(name, cls, resolved), resolved
+        built = build(f"task {name}", cls, dict(zip(varied, choice, strict=True)))
+        options = {key: getattr(built, key) for key in fields(cls)}
+        found.append((format_name(name, cls, options), options))
+    return found
 
 
 def shard(planned: list[Cell], text: str) -> list[Cell]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from bench.contract import Layer, Suite, Task
 from bench.options import unknown
@@ -24,12 +25,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Plugin:
-    """A registered name; `load` imports it."""
+    """A registered name; `load` imports it. A decorator in a plugin file has that `file`, elsewhere None."""
 
     kind: Kind
     name: str
     source: str
     load: Callable[[], type]
+    file: Path | None = None
 
 
 class PluginError(ValueError):
@@ -38,6 +40,9 @@ class PluginError(ValueError):
 
 _registered: dict[Kind, list[Plugin]] = {"model": [], "suite": [], "task": []}
 _files: dict[Path, str] = {}
+"""Plugin files that were loaded -> the digest of what they held then."""
+_loading: list[Path] = []
+"""The plugin file that is being loaded just now, if any."""
 
 
 class register:
@@ -61,9 +66,12 @@ def _decorator(kind: Kind, name: str) -> Callable[[type], type]:
         try:
             source = inspect.getfile(cls)
         except (TypeError, OSError):  # a class that was typed into an interpreter
-            source = f"{cls.__module__}.{cls.__qualname__}"
-        kept = [p for p in _registered[kind] if (p.name, p.source) != (name, source)]  # a cell run twice in a notebook
-        _registered[kind][:] = [*kept, Plugin(kind, name.lower(), source, lambda: cls)]
+            source = cls.__module__
+        file = _loading[-1] if _loading else None
+        plugin = Plugin(kind, name.lower(), f"{cls.__qualname__} in {source}", lambda: cls, file)
+        # the same class once more is a notebook's cell that was run again
+        kept = [p for p in _registered[kind] if (p.name, p.source) != (plugin.name, plugin.source)]
+        _registered[kind][:] = [*kept, plugin]
         return cls
 
     return add
@@ -74,13 +82,24 @@ def plugins(kind: Kind) -> dict[str, list[Plugin]]:
     found: dict[str, list[Plugin]] = {}
     for point in entry_points(group=f"linrec_bench.{kind}s"):
         source = f"{point.value} of {point.dist.name if point.dist else '?'}"
-        plugin = Plugin(kind, point.name.lower(), source, lambda point=point: _load(point))
+        plugin = Plugin(kind, point.name.lower(), source, functools.partial(_load, point))
         found.setdefault(plugin.name, []).append(plugin)
     for plugin in _registered[kind]:
         found.setdefault(plugin.name, []).append(plugin)
     return dict(sorted(found.items()))
 
 
+def built_in(kind: Kind) -> list[str]:
+    """The names that this distribution itself registers, in the order of its metadata."""
+    return [point.name.lower() for point in entry_points(group=f"linrec_bench.{kind}s") if _is_own(point)]
+
+
+@overload
+def find(kind: Literal["model"], name: str) -> type[Layer]: ...
+@overload
+def find(kind: Literal["suite"], name: str) -> type[Suite]: ...
+@overload
+def find(kind: Literal["task"], name: str) -> type[Task]: ...
 def find(kind: Kind, name: str) -> type:
     """The class behind a name; ValueError for an unknown name, two plugins of one name, or one that does not load."""
     known = plugins(kind)
@@ -95,7 +114,7 @@ def find(kind: Kind, name: str) -> type:
         cls = plugin.load()
     except PluginError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(f"{kind} {name!r} ({plugin.source}): {type(error).__name__}: {error}") from error
     if not (isinstance(cls, type) and issubclass(cls, CONTRACTS[kind])):
         raise PluginError(f"{kind} {name!r} ({plugin.source}) is no subclass of bench.{CONTRACTS[kind].__name__}")
@@ -103,40 +122,62 @@ def find(kind: Kind, name: str) -> type:
 
 
 def load_file(path: Path) -> None:
-    """Runs a plugin file, which registers what it holds. Its folder goes to the path's end, so it hides nothing."""
+    """Runs a plugin file, which registers what it holds; again only after it was changed.
+
+    Its folder goes to the path's end, so it hides nothing. PluginError where there is no such file or it fails.
+    """
     path = path.resolve()
-    if path in _files:
-        return
     if not path.is_file():
         raise PluginError(f"--plugin {path}: there is no such file")
+    digest = _digest(path.read_bytes())
+    if _files.get(path) == digest:
+        return
     name = f"bench_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise PluginError(f"--plugin {path}: this is no Python file")
+    for registered in _registered.values():  # what the file held before it was changed
+        registered[:] = [plugin for plugin in registered if plugin.load().__module__ != name]
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
+    _loading.append(path)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise PluginError(f"--plugin {path}: {type(error).__name__}: {error}") from error
-    _files[path] = name
+    finally:
+        _loading.pop()
+    _files[path] = digest
+
+
+def is_local(kind: Kind, name: str) -> bool:
+    """Whether only a decorator in this very process registers the name, so that no worker could find it."""
+    return any(plugin.name == name and plugin.file is None for plugin in _registered[kind])
 
 
 def code() -> dict[str, str]:
-    """What a number may depend on: sha256 of all source files and plugin files, versions of plugins' distributions."""
+    """What a number may depend on: digests of all source files, plugin files, and of what plugins' distributions hold.
+
+    Name of a file or distribution -> digest.
+    """
     hashes = {}
     for package in ("bench", "models", "suites"):
         for path in sorted((ROOT / package).rglob("*.py")):
             hashes[path.relative_to(ROOT).as_posix()] = _digest(path.read_bytes())
     for path in sorted(_files):
-        hashes[f"plugin {path.name}"] = _digest(path.read_bytes())
+        if path.is_file():
+            name = f"plugin {path.name}"
+            hashes[name] = _digest((hashes.get(name, "") + _digest(path.read_bytes())).encode())
     for kind in CONTRACTS:
         for point in entry_points(group=f"linrec_bench.{kind}s"):
             if point.dist and not _is_own(point):
-                hashes[f"distribution {point.dist.name}"] = point.dist.version
+                top = _found(point.module.partition(".")[0])
+                files = sorted(top.parent.rglob("*.py")) if top and top.name == "__init__.py" else [top] if top else []
+                content = b"".join(path.read_bytes() for path in files)
+                hashes[f"distribution {point.dist.name}"] = f"{point.dist.version} {_digest(content)}"
     return hashes
 
 
@@ -149,26 +190,28 @@ def _load(point: EntryPoint) -> Any:
     if not _is_own(point):
         return point.load()
     package = point.module.partition(".")[0]
-    try:
-        loaded = point.load()
-    except ImportError as error:
-        hiding = _file_of(package)
-        if hiding and not hiding.is_relative_to(ROOT):
-            raise PluginError(f"the built-in {point.value} is hidden by {hiding}: move or rename that file") from error
-        raise
-    found = _file_of(point.module)
-    if found and not found.is_relative_to(ROOT):
-        raise PluginError(f"the built-in {point.value} is hidden by {found}: move or rename that file")
+    _refuse_hidden(point, package, _found(package))  # before it is imported: a stranger's file is not run
+    loaded = point.load()
+    _refuse_hidden(point, package, Path(sys.modules[point.module].__file__ or ""))
     return loaded
+
+
+def _refuse_hidden(point: EntryPoint, package: str, file: Path | None) -> None:
+    if file and not file.resolve().is_relative_to(ROOT / package):
+        raise PluginError(f"the built-in {point.value} is hidden by {file}: move or rename that file")
+
+
+def _found(module: str) -> Path | None:
+    """The file that an import of a top-level module would run, or has run."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec and spec.origin else None
 
 
 def _is_own(point: EntryPoint) -> bool:
     return point.dist is not None and point.dist.name == "linrec-bench"
-
-
-def _file_of(module: str) -> Path | None:
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return Path(file).resolve() if file else None
 
 
 def _digest(content: bytes) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
 import statistics
 import tempfile
 import tomllib
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,29 +22,63 @@ from bench.backends import INSTALL
 from bench.contract import require
 from bench.engines import local
 from bench.options import parse_name, split_list, unknown
-from bench.plan import Cell, Request
+from bench.plan import Cell, Request, parse_settings, paths
 from bench.report.blocks import Block, Table
 
-DEFAULT_TIMEOUT_S = 3600.0
 MEMORY_PER_JOB_GIB = 2.0
 """What a worker with one framework needs at least; bounds the default of --jobs."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How a request is carried out: nothing here changes which cells there are or what they are called."""
+
+    out: Path = Path("results")
+    run: str | None = None
+    jobs: int | None = None
+    shard: str | None = None
+    timeout: float = 3600.0
+    params: bool = True
+
+    @classmethod
+    def parse(cls, **given: Any) -> Execution:
+        """None is "not given". ValueError names the option and what is allowed."""
+        values = {name: value for name, value in given.items() if value is not None}
+        for name, kind in (("out", str | Path), ("run", str), ("shard", str), ("jobs", int), ("timeout", int | float)):
+            if name in values:
+                found = values[name]
+                require(isinstance(found, kind) and not isinstance(found, bool), f"--{name} is {found!r}")
+        require(isinstance(values.get("params", True), bool), f"params is {values.get('params')!r}: true or false")
+        if "out" in values:
+            values["out"] = Path(values["out"])
+        found = cls(**values)
+        require(
+            found.run is None or bool(re.fullmatch(r"[\w.][\w.+-]*", found.run)),
+            f"--run {found.run!r}: letters, digits and . _ + - only",
+        )
+        require(found.jobs is None or found.jobs >= 1, f"--jobs is {found.jobs}: at least 1")
+        require(found.timeout > 0, f"--timeout is {found.timeout:g}: above 0, in seconds")
+        return found
+
+
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A validated run: nothing has been written yet."""
+    """A validated run: nothing has been written yet.
+
+    `mine` are the cells of this shard, `todo` those to be measured; `joins` says that the folder is a run's already.
+    """
 
     cells: list[Cell]
+    mine: list[Cell]
     todo: list[Cell]
     folder: Path
     device: str
     probes: dict[str, dict[str, Any]]
     request: Request
     hashes: dict[str, str]
-    resumed: bool
+    joins: bool
     jobs: int
-    timeout: float
-    params: bool
+    execution: Execution
 
 
 class Refused(ValueError):
@@ -51,127 +86,136 @@ class Refused(ValueError):
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The options of a TOML file, named as on the command line (`set` is a table); ValueError for unknown keys."""
+    """The options of a TOML file, named as on the command line (`set` is a table); ValueError for unknown keys.
+
+    `plugin` and `data` are relative to the file, as they are read; `out` to where the command is given.
+    """
     try:
         content = tomllib.loads(path.read_text())
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    allowed = {
-        "suite", "models", "backends", "device", "dtypes", "tasks", "depths", "seeds", "set", "preset", "variants",
-        "plugin", "data",
-    }  # fmt: skip
+    allowed = _names(Request) | _names(Execution)
     for key in content:
         if key not in allowed:
             raise unknown(f"key in {path.name}", key, allowed)
-    settings = content.pop("set", {})
-    require(isinstance(settings, dict), f"{path.name}: `set` is a table, [set]")
-    if settings:
-        content["settings"] = [f"{key}={_joined(value)}" for key, value in _flat(settings)]
+    require(isinstance(content.get("set", {}), dict), f"{path.name}: `set` is a table, [set]")
     if "plugin" in content:
-        plugins = [content.pop("plugin")] if isinstance(content["plugin"], str) else content.pop("plugin")
-        content["plugins"] = [str(path.parent / plugin) for plugin in plugins]
-    if "suite" in content:
-        content["suites"] = content.pop("suite")
+        content["plugin"] = [str(path.parent / plugin) for plugin in paths("plugin", content["plugin"])]
+    if isinstance(content.get("data"), str):
+        content["data"] = str(path.parent / content["data"])
     return content
 
 
-def merge(file: str | Path | None, options: dict[str, Any]) -> Request:
-    """The request of a file and of options, which win; named as on the command line. ValueError says what is wrong."""
+def merge(file: str | Path | None, options: Mapping[str, Any]) -> tuple[Request, Execution]:
+    """What a file and options ask for, named as on the command line; options win. ValueError says what is wrong.
+
+    Single values of `set` win, and plugins add up.
+    """
     given = read_file(Path(file)) if file else {}
     own = {key: value for key, value in options.items() if value is not None}
-    for name, key in (("suite", "suites"), ("plugin", "plugins"), ("set", "settings")):
-        if name in own:
-            own[key] = own.pop(name)
-    if isinstance(own.get("settings"), dict):
-        own["settings"] = [f"{key}={_joined(value)}" for key, value in _flat(own["settings"])]
-    if isinstance(own.get("plugins"), str):
-        own["plugins"] = [own["plugins"]]
-    allowed = {field.name for field in dataclasses.fields(Request)}
+    allowed = _names(Request) | _names(Execution)
     for key in own:
         if key not in allowed:
             raise unknown("option", key, allowed)
-    return Request.parse(**given | own)
-
-
-def prepare(
-    request: Request,
-    *,
-    out: Path = Path("results"),
-    name: str | None = None,
-    jobs: int | None = None,
-    shard: str | None = None,
-    timeout: float = DEFAULT_TIMEOUT_S,
-    params: bool = True,
-) -> Prepared:
-    """Everything that can go wrong before any work: ValueError with one line. Writes nothing."""
-    _check_numbers(jobs, timeout)
-    require(
-        name is None or bool(re.fullmatch(r"[\w.][\w.+-]*", name)), f"--run {name!r}: letters, digits and . _ + - only"
+    settings = parse_settings(given.get("set", {})) | parse_settings(own.get("set", {}))
+    plugins = [*given.get("plugin", []), *paths("plugin", own.get("plugin", []))]
+    given |= own | {"set": settings, "plugin": plugins}
+    how = _names(Execution)
+    return (
+        Request.parse(**{key: value for key, value in given.items() if key not in how}),
+        Execution.parse(**{key: value for key, value in given.items() if key in how}),
     )
-    first_suite = parse_name((request.suites or ["stability"])[0])[0]
-    plan.cells(request, "cpu", request.preset or "quick")  # what is wrong is said before a device is looked for
-    device, probes = find_device(request.device, request.backends or ["torch"])
+
+
+def prepare_either(
+    file: str | Path | None,
+    options: Mapping[str, Any],
+    resume: str | None,
+    retry: str | Iterable[str] | None,
+    allow_changed_code: bool,
+) -> Prepared:
+    """A new run, or one that goes on; named as on the command line. ValueError says what is wrong."""
+    if resume is None:
+        require(retry is None, "--retry goes with --resume RUN")
+        return prepare(*merge(file, options), allow_changed_code=allow_changed_code)
+    own = {key: value for key, value in options.items() if value is not None}
+    taken = sorted(own.keys() & ((_names(Request) | {"run", "params"}) - {"plugin", "data"})) + ["FILE"] * bool(file)
+    require(not taken, f"--resume takes the plan of its run, so {', '.join(taken)} cannot go with it")
+    moved = {key: own.pop(key) for key in ("plugin", "data") if key in own}
+    for key in own:
+        if key not in _names(Execution):
+            raise unknown("option", key, _names(Execution))
+    return prepare_resume(resume, Execution.parse(**own), retry=retry, allow_changed_code=allow_changed_code, **moved)
+
+
+def prepare(request: Request, execution: Execution, *, allow_changed_code: bool = False) -> Prepared:
+    """Everything that can go wrong before any work: ValueError with one line. Writes nothing."""
+    name, shard = execution.run, execution.shard
+    require(name is not None or shard is None, "--shard needs --run NAME: all shards of a run share its folder")
+    _check_data(request)
+    first_suite = parse_name(request.suite[0])[0]
+    planned = plan.cells(request, "cpu", request.preset or "quick")  # what is wrong is said before a device is sought
+    _check_reachable(planned)
+    folder = execution.out / (name or f"{datetime.now():%Y%m%d-%H%M%S}-{first_suite}")
+    _check_writable(folder)
+    device, probes = find_device(request.device, request.backends)
     preset = request.preset or ("default" if device.startswith("cuda") else "quick")
     cells = plan.cells(request, device.partition(":")[0], preset)
     mine = plan.shard(cells, shard) if shard else cells
-    require(name is not None or shard is None, "--shard needs --run NAME: all shards of a run share its folder")
-    folder = out / (name or f"{datetime.now():%Y%m%d-%H%M%S}-{first_suite}")
     hashes = registry.code()
-    resumed = (folder / "run.json").exists()
-    if resumed:
-        known = {cell["id"] for cell in store.load_json(folder / "run.json").get("cells", [])}
-        if shard is None or known != {cell.id for cell in cells}:
-            raise Refused(f"--run {name}: {folder} exists; to go on with it write --resume {name}")
-    todo = [cell for cell in mine if store.status(folder, cell.id) is None]
-    if request.data:
-        require(Path(request.data).is_dir(), f"--data {request.data}: there is no such folder")
-    _check_writable(folder)
-    return Prepared(
-        cells, todo, folder, device, probes, request, hashes, resumed,
-        jobs or default_jobs(device, todo), timeout, params,
-    )  # fmt: skip
+    joins = (folder / "run.json").exists()
+    if joins:
+        _check_joins(folder, cells, hashes, shard, allow_changed_code)
+    todo = [cell for cell in mine if store.status(folder, cell.id) == "interrupted"]
+    jobs = choose_jobs(execution.jobs, device, todo)
+    return Prepared(cells, mine, todo, folder, device, probes, request, hashes, joins, jobs, execution)
 
 
 def prepare_resume(
     run: str,
+    execution: Execution,
     *,
-    out: Path = Path("results"),
-    retry: Iterable[str] = (),
-    jobs: int | None = None,
-    shard: str | None = None,
-    timeout: float = DEFAULT_TIMEOUT_S,
+    retry: str | Iterable[str] | None = None,
+    plugin: str | Path | Iterable[str | Path] = (),
+    data: str | None = None,
     allow_changed_code: bool = False,
 ) -> Prepared:
-    """The cells of a run without a file, and those whose status is to be tried again."""
-    _check_numbers(jobs, timeout)
-    folder = Path(run) if (Path(run) / "run.json").is_file() else out / run
-    require((folder / "run.json").is_file(), f"--resume {run}: no run in {folder}")
-    content = store.load_json(folder / "run.json")
-    require(bool(content.get("cells")), f"--resume {run}: its run.json cannot be read")
-    statuses = split_list(retry)
+    """The cells of a run without a result, and those whose status is to be tried again.
+
+    `plugin` and `data` say where the run's own plugin files and data lie now, if they have moved.
+    """
+    folder = Path(run) if (Path(run) / "run.json").is_file() else execution.out / run
+    require(bool(run) and (folder / "run.json").is_file(), f"--resume {run}: no run in {folder}")
+    statuses = [] if retry is None else split_list(retry)
+    require(retry is None or bool(statuses), "--retry is empty: name at least one status")
     for status in statuses:
         if status not in store.STATUSES:
             raise unknown("status in --retry", status, store.STATUSES)
-    request = Request(**content["request"])
-    for plugin in request.plugins:
-        registry.load_file(Path(plugin))
+    content = store.load_json(folder / "run.json")
+    try:
+        request = Request(**content["request"])
+        cells = [Cell(**cell["cell"]) for cell in content["cells"]]
+        device, code, params = content["device"], dict(content["code"]), content["params"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"--resume {run}: its run.json cannot be used: {type(error).__name__}: {error}") from error
+    moved = paths("plugin", plugin)
+    request = dataclasses.replace(
+        request, plugin=moved or request.plugin, data=data if data is not None else request.data
+    )
+    _check_data(request)
+    for path in request.plugin:
+        registry.load_file(Path(path))
     hashes = registry.code()
-    changed = sorted(k for k in hashes.keys() | content["code"].keys() if hashes.get(k) != content["code"].get(k))
-    if changed and not allow_changed_code:
-        names = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
-        raise Refused(f"--resume {run}: the code changed since ({names}); --allow-changed-code goes on all the same")
-    cells = [Cell(**cell["cell"]) for cell in content["cells"]]
-    mine = plan.shard(cells, shard) if shard else cells
-    found = {cell.id: store.status(folder, cell.id) for cell in mine}
-    todo = [cell for cell in mine if found[cell.id] is None or found[cell.id] in statuses]
-    device, probes = find_device(content["device"], request.backends or ["torch"])
+    _check_code(f"--resume {run}", code, hashes, allow_changed_code)
+    mine = plan.shard(cells, execution.shard) if execution.shard else cells
+    todo = [cell for cell in mine if store.status(folder, cell.id) in ("interrupted", *statuses)]
     _check_writable(folder)
-    return Prepared(
-        cells, todo, folder, device, probes, request, hashes, True,
-        jobs or default_jobs(device, todo), timeout, content["params"],
-    )  # fmt: skip
+    device, probes = find_device(device, request.backends)
+    execution = dataclasses.replace(execution, params=params)
+    jobs = choose_jobs(execution.jobs, device, todo)
+    return Prepared(cells, mine, todo, folder, device, probes, request, hashes, True, jobs, execution)
 
 
 def find_device(device: str, backends: list[str]) -> tuple[str, dict[str, dict[str, Any]]]:
@@ -186,45 +230,72 @@ def find_device(device: str, backends: list[str]) -> tuple[str, dict[str, dict[s
     if device == "auto":
         device = "cuda" if any(probe.get("cuda") for probe in probes.values()) else "cpu"
     if device.startswith("cuda"):
+        number = int(device.partition(":")[2] or 0)
         for backend, probe in probes.items():
-            if not probe.get("cuda") and "reason" not in probe:
+            if "reason" in probe:
+                continue
+            if not probe.get("cuda"):
                 probe["reason"] = f"{backend} finds no GPU here; with one: {INSTALL[backend, 'cuda']}"
+            elif number >= len(probe["devices"]):
+                probe["reason"] = f"{backend} finds {len(probe['devices'])} GPUs here, and no {device}"
     return device, probes
 
 
-def default_jobs(device: str, cells: list[Cell]) -> int:
-    """One on a GPU and where cells need their device to themselves; else as many as processors and memory allow."""
-    suites = {cell.suite for cell in cells}
-    if device != "cpu" or any(registry.find("suite", suite).exclusive for suite in suites):
+def choose_jobs(asked: int | None, device: str, cells: list[Cell]) -> int:
+    """As asked; else one on a GPU and where cells need their device to themselves, else what the machine has room for.
+
+    The number of cells does not count: it would change the threads of a cell, and with them its last digits.
+    """
+    exclusive = [suite for suite in {cell.suite for cell in cells} if registry.find("suite", suite).exclusive]
+    require(
+        not exclusive or asked in (None, 1),
+        f"--jobs is {asked}: cells of the suite {''.join(exclusive[:1])} need their device to themselves",
+    )
+    if asked:
+        return asked
+    if device != "cpu" or exclusive:
         return 1
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = environment.memory_gib() or MEMORY_PER_JOB_GIB
-    return max(1, min(processors, int(memory / MEMORY_PER_JOB_GIB), len(cells)))
+    return max(1, min(processors, int(memory / MEMORY_PER_JOB_GIB)))
 
 
-def measure(prepared: Prepared, command: list[str], progress: local.Progress) -> dict[str, str]:
-    """Measures what is to be done and returns the status of every cell of the run that has one by then."""
+def begin(prepared: Prepared, command: list[str]) -> Prepared:
+    """Makes the run's folder with its plan, unless it joins one. Refused where another run was faster."""
+    if prepared.joins:
+        return prepared
+    text = json.dumps(_plan(prepared, command), indent=1)
     folder = prepared.folder
-    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    for attempt in itertools.count(2):
+        folder.mkdir(parents=True, exist_ok=True)
+        if store.write_text_once(folder / "run.json", text):
+            return dataclasses.replace(prepared, folder=folder)
+        if prepared.execution.run is not None:
+            break
+        folder = prepared.folder.with_name(f"{prepared.folder.name}-{attempt}")
+    _check_joins(folder, prepared.cells, prepared.hashes, prepared.execution.shard, allowed=False)
+    return prepared
+
+
+def measure(prepared: Prepared, progress: local.Progress) -> dict[str, str]:
+    """Measures what is to be done, in the folder that `begin` has made; cell id -> status, all cells of the shard."""
+    folder = prepared.folder
+    (folder / "cells").mkdir(exist_ok=True)
     (folder / "environments").mkdir(exist_ok=True)
     described = environment.describe(prepared.probes)
     env_id = environment.identity(described)
     store.write_text(folder / "environments" / f"{env_id}.json", json.dumps(described, indent=1))
-    if not prepared.resumed:
-        _write_plan(prepared, command, described)
     job = local.Job(
         folder=folder,
         run_id=folder.name,
         env_id=env_id,
         code=registry.code_id(prepared.hashes),
         device=prepared.device,
-        timeout=prepared.timeout,
-        plugins=tuple(prepared.request.plugins),
+        timeout=prepared.execution.timeout,
+        plugins=tuple(prepared.request.plugin),
         data=prepared.request.data,
-        params=prepared.params,
+        params=prepared.execution.params,
     )
-    for cell in prepared.todo:
-        (folder / "cells" / f"{cell.id}.parquet").unlink(missing_ok=True)
     runnable = []
     for cell in prepared.todo:
         if reason := prepared.probes.get(cell.backend, {}).get("reason"):
@@ -233,7 +304,7 @@ def measure(prepared: Prepared, command: list[str], progress: local.Progress) ->
         else:
             runnable.append(cell)
     local.run(runnable, job, prepared.jobs, progress)
-    return {cell.id: found for cell in prepared.cells if (found := store.status(folder, cell.id))}
+    return {cell.id: store.status(folder, cell.id) for cell in prepared.mine}
 
 
 def plan_blocks(prepared: Prepared, out: Path) -> list[Block]:
@@ -275,61 +346,87 @@ def _durations(out: Path) -> dict[str, float]:
         for content in store.load_json(folder / "run.json").get("cells", []):
             took = store.duration(folder, content["id"])
             if took is not None:
-                found.setdefault(_kind(Cell(**content["cell"])), []).append(took)
+                with contextlib.suppress(TypeError):  # a cell of another version of this harness
+                    found.setdefault(_kind(Cell(**content["cell"])), []).append(took)
     return {kind: statistics.median(values) for kind, values in found.items()}
 
 
 def exit_code(statuses: Iterable[str], strict: bool) -> int:
     """0 where every cell ended ok, diverged, unconverged or unsupported and at least one was measured; else 1."""
-    counts = Counter(statuses)
-    bad = [status for status in counts if status not in store.GOOD_STATUSES]
-    if bad or not counts or not (counts.keys() & {"ok", "diverged", "unconverged"}):
+    found = set(statuses)
+    if found - set(store.GOOD_STATUSES) or not found & set(store.MEASURED_STATUSES):
         return 1
-    return 1 if strict and (counts["diverged"] or counts["unconverged"]) else 0
+    return int(strict and bool(found & {"diverged", "unconverged"}))
 
 
-def _write_plan(prepared: Prepared, command: list[str], described: dict[str, Any]) -> None:
-    content = {
+def _plan(prepared: Prepared, command: list[str]) -> dict[str, Any]:
+    """What run.json holds."""
+    return {
         "schema_version": store.SCHEMA_VERSION,
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "command": command,
         "device": prepared.device,
-        "params": prepared.params,
-        "packages": described["packages"],
+        "params": prepared.execution.params,
+        "packages": environment.packages(),
         "request": dataclasses.asdict(prepared.request),
         "code": prepared.hashes,
         "cells": [
             {"id": cell.id, "columns": cell.columns(), "cell": dataclasses.asdict(cell)} for cell in prepared.cells
         ],
     }
-    store.write_text(prepared.folder / "run.json", json.dumps(content, indent=1))
 
 
-def _check_numbers(jobs: int | None, timeout: float) -> None:
-    require(jobs is None or jobs >= 1, f"--jobs is {jobs}: at least 1")
-    require(timeout > 0, f"--timeout is {timeout:g}: above 0, in seconds")
+def _names(cls: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(cls)}
+
+
+def _check_data(request: Request) -> None:
+    if request.data is not None:
+        require(Path(request.data).is_dir(), f"--data {request.data}: there is no such folder")
+
+
+def _check_reachable(cells: list[Cell]) -> None:
+    """A worker is a process of its own: it finds what is installed and what a plugin file registers."""
+    used: list[tuple[registry.Kind, set[str]]] = [
+        ("suite", {cell.suite for cell in cells}),
+        ("model", {cell.plain_model for cell in cells}),
+        ("task", {parse_name(cell.task)[0] for cell in cells if cell.task}),
+    ]
+    for kind, names in used:
+        for name in sorted(names):
+            if registry.is_local(kind, name):
+                raise Refused(
+                    f"{kind} {name!r} is registered in this process only, where no worker finds it: "
+                    "put it into a file of its own and name that as plugin"
+                )
+
+
+def _check_joins(folder: Path, cells: list[Cell], hashes: dict[str, str], shard: str | None, allowed: bool) -> None:
+    """A run that exists takes only shards of its own plan."""
+    content = store.load_json(folder / "run.json")
+    if shard is None:
+        raise Refused(f"--run {folder.name}: {folder} exists; to go on with it write --resume {folder.name}")
+    if {cell["id"] for cell in content.get("cells", [])} != {cell.id for cell in cells}:
+        raise Refused(f"--run {folder.name}: {folder} exists and is a run of other cells")
+    _check_code(f"--run {folder.name}", content.get("code", {}), hashes, allowed)
+
+
+def _check_code(what: str, before: dict[str, str], now: dict[str, str], allowed: bool) -> None:
+    changed = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
+    if changed and not allowed:
+        names = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
+        raise Refused(f"{what}: the code changed since ({names}); --allow-changed-code goes on all the same")
 
 
 def _check_writable(folder: Path) -> None:
-    """The nearest folder that exists must take a file; nothing stays behind."""
-    parent = folder
-    while not parent.exists():
-        parent = parent.parent
+    """The nearest folder that exists must take a file, and the run's own holds a run or nothing. Nothing is left."""
     try:
+        parent = folder
+        while not parent.exists():
+            parent = parent.parent
         with tempfile.TemporaryFile(dir=parent):
             pass
+        foreign = folder.exists() and not (folder / "run.json").exists() and any(folder.glob("[!.]*"))
     except OSError as error:
-        raise Refused(f"--out {folder.parent}: cannot write there: {error.strerror}") from error
-
-
-def _flat(table: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
-def _joined(value: Any) -> str:
-    values = value if isinstance(value, list) else [value]
-    return ",".join(str(v).lower() if isinstance(v, bool) else str(v) for v in values)
+        raise Refused(f"--out {folder.parent}: cannot write {folder.name} there: {error.strerror or error}") from error
+    require(not foreign, f"--run {folder.name}: {folder} exists and is no run")

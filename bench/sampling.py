@@ -8,7 +8,8 @@ from scipy import stats
 
 def open_uniform(rng: np.random.Generator, shape: int | tuple[int, ...], low: float = 0.0, high: float = 1.0):
     """Uniform on the open interval (low, high): never an end point, so that a logarithm of it is finite."""
-    return low + (high - low) * (rng.integers(0, 2**52, shape) + 0.5) / 2**52
+    drawn = low + (high - low) * (rng.integers(0, 2**52, shape) + 0.5) / 2**52
+    return np.clip(drawn, np.nextafter(low, high), np.nextafter(high, low))  # where the sum is rounded to an end
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], variance: float = 1.0) -> np.ndarray:

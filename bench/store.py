@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import tempfile
+import uuid
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+if TYPE_CHECKING:  # only what reads needs pandas: a worker starts without it
+    import pandas as pd
 
 SCHEMA_VERSION = 1
 
@@ -23,6 +26,8 @@ STATUSES = (
 )  # fmt: skip
 GOOD_STATUSES = ("ok", "diverged", "unconverged", "unsupported")
 """Statuses that leave the exit code at 0."""
+MEASURED_STATUSES = ("ok", "diverged", "unconverged")
+"""Statuses of cells that have numbers."""
 
 _TEXT, _INT, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 CELL_COLUMNS = {
@@ -44,63 +49,118 @@ SCHEMA = pa.schema(list((CELL_COLUMNS | ROW_COLUMNS | END_COLUMNS).items()))
 
 def to_float(value: Any) -> float | None:
     """A finite Python float from any framework's scalar, or None."""
-    number = float(value)
+    number = float(value.item() if hasattr(value, "item") else value)
     return number if np.isfinite(number) else None
 
 
+def checked(column: str, value: Any) -> Any:
+    """A value for a column as plain Python, from numpy's or a framework's scalar; ValueError where it does not fit.
+
+    Called when a value is recorded, so that a wrong one is that cell's error and does not surface after the work.
+    """
+    if value is None:
+        return None
+    plain = value.item() if hasattr(value, "item") else value
+    try:
+        return pa.scalar(plain, SCHEMA.field(column).type).as_py()
+    except (pa.ArrowException, TypeError) as error:
+        raise ValueError(f"{value!r} does not fit into the column {column}") from error
+
+
 def table(cell: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Rows of one cell as an arrow table: what `cell` holds is repeated in each, a row's own message wins."""
+    """Rows of one cell as an arrow table: what `cell` holds is repeated in each.
+
+    A cell's message, which says why it failed, stands in every row; where it has none the rows' own stand.
+    """
     rows = list(rows) or [{}]
     columns = {}
     for field in SCHEMA:
         values = [row.get(field.name, cell.get(field.name)) for row in rows]
         if field.name == "message":
-            values = [row.get("message") or cell.get("message") for row in rows]
+            values = [cell.get("message") or row.get("message") for row in rows]
         columns[field.name] = pa.array(values, field.type)
     return pa.table(columns, schema=SCHEMA)
 
 
 def write(path: Path, content: pa.Table) -> None:
-    """Writes the file under another name, syncs it, and renames it: a reader sees the old file or the new one."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as part:
-        try:
-            pq.write_table(content, part, compression="zstd")
-            part.flush()
-            os.fsync(part.fileno())
-            os.replace(part.name, path)
-        except BaseException:
-            os.unlink(part.name)
-            raise
+    """Writes a table so that a reader sees the old file or the new one, whenever this process ends."""
+    with _replacing(path) as part:
+        pq.write_table(content, part, compression="zstd", write_page_checksum=True)
 
 
 def write_text(path: Path, text: str) -> None:
     """The same for a small text file."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", suffix=".part", delete=False) as part:
-        part.write(text)
-        part.flush()
-        os.fsync(part.fileno())
-    os.replace(part.name, path)
+    with _replacing(path) as part:
+        part.write(text.encode())
 
 
-def status(folder: Path, cell_id: str) -> str | None:
-    """The status of a cell that has a file in the run folder, else None."""
-    return _first(folder, cell_id, "status", damaged="interrupted")
+def write_text_once(path: Path, text: str) -> bool:
+    """The same, unless the file is there already; of several processes exactly one is told True."""
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    with _replacing(part) as file:
+        file.write(text.encode())
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links: then two processes at the same moment are both told True
+        if path.exists():
+            return False
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return True
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file under another name, which is synced and gets its own name when all went well."""
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        with part.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def stamp(folder: Path, cell_id: str) -> tuple[int, int] | None:
+    """What changes when a cell's file is written anew; None without a file."""
+    try:
+        found = _file(folder, cell_id).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def status(folder: Path, cell_id: str) -> str:
+    """The status of a cell of a run; `interrupted` where it has no file, or one that cannot be read."""
+    return _first(folder, cell_id, "status") or "interrupted"
 
 
 def duration(folder: Path, cell_id: str) -> float | None:
     """How many seconds a cell took that ended ok, else None."""
-    ok = status(folder, cell_id) == "ok"
-    return _first(folder, cell_id, "duration_s", damaged=None) if ok else None
+    return _first(folder, cell_id, "duration_s") if status(folder, cell_id) == "ok" else None
 
 
-def _first(folder: Path, cell_id: str, column: str, damaged: Any) -> Any:
-    path = folder / "cells" / f"{cell_id}.parquet"
-    if not path.exists():
-        return None
+def _file(folder: Path, cell_id: str) -> Path:
+    return folder / "cells" / f"{cell_id}.parquet"
+
+
+def _first(folder: Path, cell_id: str, column: str) -> Any:
     try:
-        return pq.read_table(path, columns=[column])[column][0].as_py()
+        return _load(_file(folder, cell_id), [column])[column][0].as_py()
     except (pa.ArrowException, OSError, IndexError, KeyError):
-        return damaged
+        return None
+
+
+def _load(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """The file as it is: `pq.read_table` would add columns for folders that are named like `seed=3`."""
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        return file.read(columns=columns)
 
 
 class IncompleteResults(UserWarning):
@@ -112,25 +172,29 @@ def runs(path: Path) -> list[Path]:
     if (path / "run.json").is_file():
         return [path]
     found = [p.parent for p in path.glob("*/run.json") if p.parent.name not in ("asv", "reference")]
-    return sorted(found, key=lambda p: (load_json(p / "run.json").get("created", ""), p.name))
+    return sorted(found, key=lambda p: (str(load_json(p / "run.json").get("created", "")), p.name))
 
 
 def load_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; one that is damaged reads as empty, with a warning."""
     try:
         content = json.loads(path.read_text())
-        return content if isinstance(content, dict) else {}
+        if isinstance(content, dict):
+            return content
+        reason = "it holds no object"
     except (OSError, ValueError) as error:
-        warnings.warn(f"{path.name} of {path.parent.name} cannot be read: {error}", IncompleteResults, stacklevel=2)
-        return {}
+        reason = str(error)
+    warnings.warn(f"{path.name} of {path.parent.name} cannot be read: {reason}", IncompleteResults, stacklevel=2)
+    return {}
 
 
 def read_results(*paths: str | Path) -> pd.DataFrame:
     """All rows of run folders, of folders of runs, or of single parquet files, as a pandas frame.
 
-    Whole numbers stay whole (nullable Int64). A planned cell without a file is one row with status `interrupted`. Of
-    two files for the same cell the newest counts. Files that cannot be read are left out, each with a warning of
-    category `IncompleteResults`. Raises FileNotFoundError where there is nothing to read.
+    Every column of the schema is there, and whole numbers stay whole (nullable Int64). A planned cell without a file
+    is one row with status `interrupted`. Of several results for the same cell the newest counts, with a warning where
+    the code differs. Files that cannot be read are left out, each with a warning of category `IncompleteResults`.
+    Raises FileNotFoundError where there is nothing to read.
     """
     tables: list[pa.Table] = []
     for path in map(Path, paths or ("results",)):
@@ -144,61 +208,67 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
             tables += _read_run(folder)
     if not tables:
         return SCHEMA.empty_table().to_pandas(types_mapper=_nullable)
-    frame = pa.concat_tables(tables, promote_options="default").to_pandas(types_mapper=_nullable)
-    return _newest(frame)
+    numbered = [t.append_column(_SOURCE, pa.array([i] * len(t), _INT)) for i, t in enumerate(tables)]
+    frame = pa.concat_tables(numbered, promote_options="permissive").to_pandas(types_mapper=_nullable)
+    return _newest(frame).drop(columns=_SOURCE)
+
+
+_SOURCE = "__source__"
 
 
 def _read_run(folder: Path) -> list[pa.Table]:
-    found: list[pa.Table] = []
-    present = set()
     planned = load_json(folder / "run.json").get("cells", [])
     place = {cell["id"]: i for i, cell in enumerate(planned)}
-    paths = (folder / "cells").glob("*.parquet")
-    for path in sorted(paths, key=lambda p: (place.get(p.stem, len(place)), p.stem)):  # in the order of the plan
-        content = _read(path)
-        found += content
-        if content:
-            present.add(path.stem)
+    files = (folder / "cells").glob("*.parquet")
+    paths = sorted(files, key=lambda p: (place.get(p.stem, len(place)), p.stem))  # in the order of the plan
+    read = {path.stem: _read(path) for path in paths}
+    found = [content for contents in read.values() for content in contents]
     for cell in planned:
-        if cell["id"] not in present:
-            columns = cell["columns"] | {"run_id": folder.name, "status": "interrupted", "message": "no result file"}
+        if not read.get(cell["id"]):
+            reason = "its result file cannot be read" if cell["id"] in read else "no result file"
+            columns = cell["columns"] | {"run_id": folder.name, "status": "interrupted", "message": reason}
             found.append(table(columns, []))
     return found
 
 
 def _read(path: Path) -> list[pa.Table]:
+    """The rows of a file with every column of the schema, and with those of its own; none where it cannot be read."""
     try:
-        content = pq.read_table(path)
-        versions = set(content["schema_version"].to_pylist())
+        content = _load(path)
+        versions = {version for version in content["schema_version"].to_pylist() if version is not None}
+        if versions and max(versions) > SCHEMA_VERSION:
+            text = f"{path.name} has schema version {max(versions)}, newer than {SCHEMA_VERSION}, and is left out"
+            warnings.warn(text, IncompleteResults, stacklevel=3)
+            return []
+        columns = {name: content[name] for name in content.column_names}
+        for field in SCHEMA:
+            known = columns.get(field.name)
+            columns[field.name] = pa.nulls(len(content), field.type) if known is None else known.cast(field.type)
     except (pa.ArrowException, OSError, KeyError) as error:
-        reason = str(error).splitlines()[0]
+        reason = " ".join(str(error).split()) or type(error).__name__
         warnings.warn(f"{path.name} cannot be read and is left out: {reason}", IncompleteResults, stacklevel=3)
         return []
-    if any(version and version > SCHEMA_VERSION for version in versions):
-        newest = max(v for v in versions if v)
-        text = f"{path.name} has schema version {newest}, newer than {SCHEMA_VERSION}, and is left out"
-        warnings.warn(text, IncompleteResults, stacklevel=3)
-        return []
-    return [content.replace_schema_metadata()]
+    return [pa.table(columns)]
 
 
 def _newest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of rows of one cell from several runs, those that started last; one without a file never wins."""
-    keys = frame[["cell_id", "run_id", "started_at", "code"]].drop_duplicates()
-    repeated = keys[keys.duplicated("cell_id", keep=False)]
+    """Of several results for one cell the one that started last; one without a file never wins."""
+    which = ["cell_id", _SOURCE, "run_id", "started_at"]
+    found = frame[[*which, "code"]].drop_duplicates()
+    repeated = found[found.duplicated("cell_id", keep=False)]
     if repeated.empty:
         return frame
-    order = repeated.sort_values("started_at", na_position="first")
-    winners = order.drop_duplicates("cell_id", keep="last")
-    if (repeated.groupby("cell_id")["code"].nunique() > 1).any():
-        text = f"{len(winners)} cells were measured more than once, under different code: the newest counts"
+    other = repeated.dropna(subset=["code"]).groupby("cell_id")["code"].nunique() > 1
+    if other.any():
+        text = f"{other.sum()} cells were measured more than once, under different code: the newest counts"
         warnings.warn(text, stacklevel=3)
-    lost = frame["cell_id"].isin(winners["cell_id"])
-    kept = frame[["cell_id", "run_id", "started_at"]].merge(
-        winners[["cell_id", "run_id", "started_at"]].assign(kept=True), how="left"
-    )
-    return frame[~lost.to_numpy() | kept["kept"].notna().to_numpy()].reset_index(drop=True)
+    in_time = found.sort_values("started_at", na_position="first", kind="stable")
+    winners = in_time.drop_duplicates("cell_id", keep="last")
+    kept = frame[which].merge(winners[which].assign(kept=True), how="left")["kept"].notna()
+    return frame[kept.to_numpy()].reset_index(drop=True)
 
 
 def _nullable(kind: pa.DataType) -> Any:
+    import pandas as pd
+
     return {_INT: pd.Int64Dtype(), _FLAG: pd.BooleanDtype()}.get(kind)

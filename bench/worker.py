@@ -1,7 +1,7 @@
 """Measures cells in a process of their own: `python -P -m bench.worker SPEC.json`, JSON in, files out.
 
-Each cell's file is written to a temporary name, synced and renamed. After a cell that failed the process ends: the
-engine starts a fresh one for the rest.
+Each cell's file is written to a temporary name, synced and renamed. The file `begun` is touched as the work on a cell
+begins, when all is imported. After a cell that failed the process ends: the engine starts a fresh one for the rest.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import re
+import signal
 import sys
 import threading
 import time
@@ -27,7 +29,7 @@ def main(spec_file: str) -> int:
     """Measures the cells of the spec one after another. Exit status 0, or 3 after a cell that failed."""
     faulthandler.enable()
     spec = json.loads(Path(spec_file).read_text())
-    _end_with_parent()
+    _end_with(spec["engine"])
     if hasattr(os, "sched_setaffinity") and spec["cpus"]:
         os.sched_setaffinity(0, spec["cpus"])
     if spec["data"]:
@@ -52,6 +54,8 @@ def measure(cell: Cell, spec: dict[str, Any], folder: Path) -> str:
             registry.load_file(Path(plugin))
         params = folder / "params" if spec["params"] else None
         backends.load(cell.backend).set_process(cell.dtype, spec["threads"])
+        Path(spec["begun"]).touch()
+        started, clock = datetime.now(UTC), time.monotonic()
         measurement = Measurement(cell, spec["device"], spec["threads"], params)
         measurement.suite.measure(measurement)
     except Unsupported as reason:
@@ -64,7 +68,7 @@ def measure(cell: Cell, spec: dict[str, Any], folder: Path) -> str:
             measurement.record("diverged_at_step", reason.step, "step", step=reason.step)
     except MemoryError as error:
         status, message = "oom", f"out of host memory: {error}"
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         status = "oom" if _is_out_of_memory(error) else "error"
         message = short_traceback(error)
     columns = measurement.cell_columns() if measurement else cell.columns()
@@ -77,37 +81,43 @@ def measure(cell: Cell, spec: dict[str, Any], folder: Path) -> str:
     return status
 
 
-def short_traceback(error: BaseException, frames: int = 8) -> str:
-    """The last frames without locals, paths cut to the package, at most a screen long."""
+def short_traceback(error: BaseException, frames: int = 8, longest: int = 1500) -> str:
+    """The last frames without locals, paths cut to the package; of the error's own text the beginning."""
     lines = traceback.format_list(traceback.extract_tb(error.__traceback__)[-frames:])
-    text = "".join([*lines, *traceback.format_exception_only(error)])
-    return cut_paths(text)[-4000:].strip()
+    text = "".join(traceback.format_exception_only(error)).strip()
+    if len(text) > longest:
+        text = f"{text[:longest]} ... ({len(text):,} characters)"
+    return cut_paths("".join(lines) + text)
 
 
 def cut_paths(text: str) -> str:
-    """Absolute folders are the user's own business: what is left of a path starts at its package."""
+    """Absolute folders are the user's own business: what is left of a path starts at its package, or is its name."""
     if data := os.environ.get("BENCH_DATA"):
         text = text.replace(f"BENCH_DATA={data}", "BENCH_DATA").replace(data, "BENCH_DATA")
-    folders = sorted({p for p in [*sys.path, str(registry.ROOT), os.getcwd(), sys.prefix, sys.base_prefix,
-                                  os.path.expanduser("~")] if p and p != "/"}, key=len, reverse=True)  # fmt: skip
-    for folder in folders:
-        text = text.replace(folder.rstrip("/") + "/", "")
-    return text
+    known = [*sys.path, str(registry.ROOT), sys.prefix, sys.base_prefix]
+    for folder in sorted({path.rstrip("/") for path in known if os.path.isabs(path)}, key=len, reverse=True):
+        text = text.replace(f"{folder}/", "") if folder else text
+    return _ABSOLUTE.sub(r"\1", text)
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+_ABSOLUTE = re.compile(r"(?<![\w./~-])~?/(?:[^\s/'\":,;]+/)+([^\s/'\":,;]*)")
+"""An absolute path of at least one folder, and its last part."""
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
     """torch's OutOfMemoryError, XLA's RESOURCE_EXHAUSTED, and the allocators' own words on a CPU."""
     name, text = type(error).__name__, str(error)
     return name == "OutOfMemoryError" or "RESOURCE_EXHAUSTED" in text or "not enough memory" in text
 
 
-def _end_with_parent() -> None:
-    """A worker whose engine died measures nothing that anybody waits for."""
-    parent = os.getppid()
+def _end_with(engine: int) -> None:
+    """A worker whose engine died measures nothing that anybody waits for: it ends, with whatever it has started."""
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
+        while os.getppid() == engine:
+            time.sleep(0.5)
+        if os.getpgrp() == os.getpid():
+            os.killpg(os.getpid(), signal.SIGKILL)
         os._exit(4)
 
     threading.Thread(target=watch, daemon=True).start()

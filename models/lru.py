@@ -39,15 +39,15 @@ class LRU(DiagonalLayer):
         super().__post_init__()
         require(self.d_state >= 1, f"d_state must be at least 1, not {self.d_state}")
         require(
-            0 <= self.r_min <= self.r_max <= 1 and self.r_min < 1,
-            f"0 <= r_min <= r_max <= 1 and r_min < 1 must hold, not r_min = {self.r_min}, r_max = {self.r_max}",
+            0 <= self.r_min <= self.r_max <= 1 and self.r_min < 1 and self.r_max > 0,
+            "0 <= r_min <= r_max <= 1, r_min < 1 and r_max > 0 must hold, "
+            f"not r_min = {self.r_min}, r_max = {self.r_max}",
         )
         require(self.max_phase > 0, f"max_phase must be above 0, not {self.max_phase}")
 
     def initial(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         n, h = self.d_state, self.d_model
-        area = open_uniform(rng, n) * (self.r_max**2 - self.r_min**2) + self.r_min**2
-        nu = -0.5 * np.log(area)
+        nu = -0.5 * np.log(open_uniform(rng, n, self.r_min**2, self.r_max**2))
         params = {"nu_log": np.log(nu), "theta_log": np.log(self.max_phase * open_uniform(rng, n))}
         if self.gamma == "trained":
             params["gamma_log"] = 0.5 * np.log(-np.expm1(-2 * nu))

@@ -112,7 +112,7 @@ class RotRNN(DiagonalLayer):
         Lambda = ops.complex(gamma * ops.cos(theta), gamma * ops.sin(theta)).reshape((n // 2,))
 
         P = self._rotation(params, ops)
-        B = self._normaliser(params, nu, ops)[:, :, None] * (P.swapaxes(-1, -2) @ params["B"])
+        B = P.swapaxes(-1, -2) @ self._normalised(params, nu, ops)
         B = ops.complex(B[:, 0::2], B[:, 1::2]).reshape((n // 2, h))
 
         def output(C: Array) -> Array:
@@ -139,13 +139,14 @@ class RotRNN(DiagonalLayer):
     def _rotation(self, params: Params, ops: Ops) -> Array:
         return ops.expm(params["M"] - params["M"].swapaxes(-1, -2))
 
-    def _normaliser(self, params: Params, nu: Array, ops: Ops) -> Array:
-        """xi, (heads, 1)."""
-        if self.normaliser == "frozen":
-            return ops.stop_gradient(params["xi"])
-        if self.normaliser == "none":
-            return ops.constant(np.ones((self.heads, 1)), nu)
+    def _normalised(self, params: Params, nu: Array, ops: Ops) -> Array:
+        """xi B, (heads, d, d_model)."""
         B = params["B"]
-        largest = ops.stop_gradient(ops.amax(abs(B), (1, 2)))[:, None]
-        norm = largest * ops.sqrt(ops.sum((B / largest[:, :, None]) ** 2, (1, 2)))[:, None]  # no square overflows
-        return ops.sqrt(-ops.expm1(-2 * nu)) / norm  # 1 - gamma^2, which rounds to 0 when subtracted
+        if self.normaliser == "none":
+            return B
+        if self.normaliser == "frozen":
+            return ops.stop_gradient(params["xi"])[:, :, None] * B
+        B = B / ops.stop_gradient(ops.amax(abs(B), (1, 2)))[:, None, None]  # its size cancels: no square overflows
+        norm = ops.sqrt(ops.sum(B * B, (1, 2)))[:, None]
+        xi = ops.sqrt(-ops.expm1(-2 * nu)) / norm  # 1 - gamma^2, which rounds to 0 when subtracted
+        return xi[:, :, None] * B

@@ -42,11 +42,11 @@ def step(system: DiagonalSystem, x: np.ndarray, u: np.ndarray) -> np.ndarray:
     return system.Lambda * x + system.B * u[:, :, None]
 
 
-def output(C: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Re(C x), (..., d_model), from x, (..., n) or (..., d_model, n)."""
-    if x.shape[-2:] == C.shape:
-        return np.sum(C * x, axis=-1).real
-    return (x @ C.T).real
+def output(system: DiagonalSystem, C: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Re(C x), (..., d_model), from states x, (..., *Lambda.shape); C is the system's C or its C_reverse."""
+    if system.Lambda.ndim == 1:
+        return (x @ C.T).real
+    return np.sum(C * x, axis=-1).real
 
 
 def scan(system: DiagonalSystem, u: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -76,11 +76,11 @@ def apply(
         return apply_from(layer, params, u, None, dtype=dtype)[0]
     params, u = round_to(params, dtype), np.asarray(u, dtype).astype(np.float64)
     s = system(layer, params)
-    y = output(s.C, scan(s, u, zero_state(s, len(u)))) + s.D * u
+    y = output(s, s.C, scan(s, u, zero_state(s, len(u)))) + s.D * u
     if lengths is not None:
         u = np.where(np.arange(u.shape[1])[None, :, None] < np.asarray(lengths)[:, None, None], u, 0)
     backward = scan(s, u[:, ::-1], zero_state(s, len(u)))[:, ::-1]
-    return (y + output(s.C_reverse, backward)).astype(dtype)
+    return (y + output(s, s.C_reverse, backward)).astype(dtype)
 
 
 def apply_from(
@@ -96,7 +96,7 @@ def apply_from(
     params, u = round_to(params, dtype), np.asarray(u, dtype).astype(np.float64)
     s = system(layer, params)
     x = scan(s, u, zero_state(s, len(u)) if state is None else np.asarray(state, np.complex128))
-    return (output(s.C, x) + s.D * u).astype(dtype), x[:, -1]
+    return (output(s, s.C, x) + s.D * u).astype(dtype), x[:, -1]
 
 
 def states(
@@ -126,7 +126,7 @@ def decoder(
     def decode(u: np.ndarray, state: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         u = np.asarray(u, dtype).astype(np.float64)
         x = step(s, zero_state(s, len(u)) if state is None else np.asarray(state, np.complex128), u)
-        return (output(s.C, x) + s.D * u).astype(dtype), x
+        return (output(s, s.C, x) + s.D * u).astype(dtype), x
 
     return decode
 

@@ -22,7 +22,11 @@ def report(results: pd.DataFrame, folders: list[Path]) -> list[Block]:
         except ValueError as error:
             found.append(Note(f"suite {suite} is not installed here, so its rows are not shown: {error}", warning=True))
             continue
-        found += cls().report(rows)
+        try:
+            found += cls().report(rows)
+        except Exception as error:  # one suite's fault must not hide the others' results
+            reason = f"{type(error).__name__}: {error}"
+            found.append(Note(f"suite {suite} failed to report on its rows, {reason}", warning=True))
     return [*found, *measured_on(results, folders)]
 
 
@@ -52,7 +56,7 @@ def failures(results: pd.DataFrame) -> list[Block]:
             title=f"Not ok: {len(bad)} of {len(cells)} cells",
             columns=["status", "suite", "model", "backend", "task", "depth", "seed", "reason", "cell"],
             rows=rows,
-            notes=[f"and {more} more" if more > 0 else "", *_whole_messages(bad)],
+            notes=[*([f"and {more} more"] if more > 0 else []), *_whole_messages(bad)],
             numeric=["depth", "seed"],
         )
     ]

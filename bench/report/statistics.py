@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtri
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -16,11 +16,14 @@ def spread(values: Sequence[float] | np.ndarray) -> float | None:
 
 
 def wilson(failures: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson score interval of a failure rate."""
+    """Wilson score interval of a failure rate (Wilson 1927, JASA 22, 209)."""
     if trials < 1 or not 0 <= failures <= trials:
         raise ValueError(f"{failures} failures in {trials} trials")
-    interval = stats.binomtest(failures, trials).proportion_ci(confidence, method="wilson")
-    return float(interval.low), float(interval.high)
+    rate, z = failures / trials, ndtri(0.5 + confidence / 2)
+    centre = rate + z**2 / (2 * trials)
+    half = z * np.sqrt(rate * (1 - rate) / trials + z**2 / (4 * trials**2))
+    low, high = (centre - half) / (1 + z**2 / trials), (centre + half) / (1 + z**2 / trials)
+    return float(max(low, 0.0)), float(min(high, 1.0))
 
 
 def sparkline(values: Sequence[float] | np.ndarray, low: float, high: float) -> str:

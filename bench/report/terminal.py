@@ -18,7 +18,7 @@ from bench.report.blocks import Block, Note, Table
 def show(blocks: Iterable[Block], file: TextIO | None = None) -> None:
     """Prints the blocks: as tables where they fit into the window or into a pipe, else one line a value."""
     file = file or sys.stdout
-    console = Console(file=file, highlight=False, soft_wrap=True)
+    console = Console(file=file, highlight=False, soft_wrap=True, emoji=False)
     for block in blocks:
         if isinstance(block, Note):
             console.print(escape(block.text), style="bold red" if block.warning else None)

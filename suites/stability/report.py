@@ -182,7 +182,7 @@ def _along(groups: list[_Group]) -> Table:
     for group in groups:
         for when, step in (("start", 0), ("end", group.last_step())):
             values = [group.by_seed("state_rms", step=step, t=t) for t in times]
-            rows.append([*group.label(), when, *(_mean(v) if len(v) else "-" for v in values)])
+            rows.append([*group.label(), when, *map(_mean, values)])
     heads = [f"t={t}" for t in times]
     return Table(
         title="Along the sequence: rms state norm per real number at time t, mean over layers and seeds",
@@ -202,6 +202,8 @@ def _noise(groups: list[_Group]) -> Table:
                 group.metric(f"white_noise_{name}", step=step).set_index(index)["value"].astype(float)
                 for name in ("energy", "error", "expected")
             )
+            if energy.empty:
+                continue
             last = energy.index.get_level_values("t").max()
             ratio = (energy / expected).xs(last, level="t")
             z = ((energy - expected) / error).dropna()
@@ -250,7 +252,7 @@ def _number(value: float | None) -> str:
 
 
 def _mean(values: np.ndarray) -> str:
-    return f"{values.mean():.3g}"
+    return f"{values.mean():.3g}" if len(values) else "-"
 
 
 def _settling(values: np.ndarray) -> str:

@@ -135,7 +135,7 @@ class _Watch:
         for i, gradient in enumerate(gradients):
             record("gradient_norm", gradient, "", step=step, layer=i)
         for i, found in enumerate(trainer.diagnostics()):
-            for name, value in found.items():
+            for name, value in sorted(found.items()):
                 record(name, value, "", step=step, layer=i)
         weights = trainer.weights()
         systems = [reference.system(self.layer, layer_weights(weights, i)) for i in range(self.network.depth)]

@@ -20,16 +20,19 @@ from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params
 def system(layer: DiagonalLayer, params: Params) -> DiagonalSystem:
     """The layer's system, differentiable in params: complex Lambda, B (discretised, normaliser included) and C.
 
-    `params` are jax, traced or numpy arrays and keep their dtype. vmap, checkpoint and second derivatives work.
+    `params` are jax, traced or numpy arrays and keep their dtype (float64, as everywhere in jax, where jax_enable_x64
+    is on). Matrix products are in full precision whatever the configuration. vmap, checkpoint and second derivatives
+    work.
     """
-    return layer.system({name: jnp.asarray(value) for name, value in params.items()}, ops)
+    with jax.default_matmul_precision("highest"):
+        return layer.system({name: jnp.asarray(value) for name, value in params.items()}, ops)
 
 
 def layer_function(layer: DiagonalLayer) -> Callable[[Params, Array], Array]:
     """A traceable function (params, u) -> y, u and y (batch, length, d_model).
 
-    Matrix products are in full precision whatever the configuration. Reverse mode to any order, vmap and checkpoint
-    work; forward mode is refused.
+    Arrays keep their dtype, and matrix products are in full precision, as in `system`. Reverse mode to any order, vmap
+    and checkpoint work; forward mode is refused.
     """
 
     def function(params: Params, u: Array) -> Array:
@@ -83,13 +86,24 @@ def stateful_outputs(system: DiagonalSystem, u: Array, state: Pair | None) -> tu
     if system.Lambda.ndim == 1:
         x = _states(system, u, state)
         return _read(system.C, x) + system.D * u, (x[0][-1], x[1][-1])
+
+    def piece(state: Pair, u: Array) -> tuple[Pair, Array]:
+        x = _states(system, u, state)
+        return (x[0][-1], x[1][-1]), _read(system.C, x) + system.D * u
+
+    if state is None:
+        zero = jnp.zeros((len(u), *system.Lambda.shape), u.dtype)
+        state = (zero, zero)
+    batch, length, _ = u.shape
+    whole = length // STATE_CHUNK * STATE_CHUNK
     pieces = []
-    for start in range(0, u.shape[1], STATE_CHUNK):
-        piece = u[:, start : start + STATE_CHUNK]
-        x = _states(system, piece, state)
-        pieces.append(_read(system.C, x) + system.D * piece)
-        state = (x[0][-1], x[1][-1])
-    assert state is not None
+    if whole:
+        split = jnp.moveaxis(u[:, :whole].reshape(batch, -1, STATE_CHUNK, u.shape[-1]), 1, 0)
+        state, y = jax.lax.scan(piece, state, split)
+        pieces.append(jnp.moveaxis(y, 0, 1).reshape(batch, whole, -1))
+    if whole < length:
+        state, y = piece(state, u[:, whole:])
+        pieces.append(y)
     return jnp.concatenate(pieces, 1), state
 
 

@@ -111,7 +111,7 @@ def _step(
 ) -> tuple[Weights, optax.OptState, Array, Array]:
     groups = recipe.groups(network.roles())
     loss, gradient = jax.value_and_grad(_loss)(trained, constants, network, dtype, batch, masks)
-    norm = optax.global_norm(gradient)
+    norm = optax.tree.norm(gradient)
     scale = jnp.where(norm > recipe.clip, recipe.clip / norm, 1)
     updates, advanced = _adam(recipe).update({name: scale * g for name, g in gradient.items()}, moments)
     moved = {
@@ -128,7 +128,7 @@ def _layer_gradients(
     network: Network, dtype: str, trained: Weights, constants: Weights, batch: tuple[Array, ...]
 ) -> tuple[Array, list[Array]]:
     loss, gradient = jax.value_and_grad(_loss)(trained, constants, network, dtype, batch, None)
-    return loss, [optax.global_norm(layer_weights(gradient, i)) for i in range(network.depth)]
+    return loss, [optax.tree.norm(layer_weights(gradient, i)) for i in range(network.depth)]
 
 
 @partial(jax.jit, static_argnums=(0, 1))

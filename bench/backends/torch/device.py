@@ -31,8 +31,8 @@ def set_process(dtype: str, threads: int) -> None:
 
 
 def put(x: np.ndarray, device: torch.device, dtype: str | None = None) -> torch.Tensor:
-    """The array on the device; floating-point arrays in `dtype`, integers as they are."""
-    tensor = torch.as_tensor(np.ascontiguousarray(x), device=device)
+    """A copy of the array on the device; floating-point arrays in `dtype`, integers as they are."""
+    tensor = torch.tensor(np.ascontiguousarray(x), device=device)
     return tensor.to(DTYPES[dtype]) if dtype and tensor.is_floating_point() else tensor
 
 

@@ -43,7 +43,7 @@ class DiagonalModule(nn.Module):
         self.layer = layer
         roles = layer.roles()
         for name, value in params.items():
-            tensor = torch.as_tensor(np.asarray(value)).to(DTYPES[dtype])
+            tensor = torch.tensor(np.asarray(value), dtype=DTYPES[dtype])  # a copy: training must not change `params`
             self.register_parameter(name, nn.Parameter(tensor, requires_grad=roles[name] != "constant"))
 
     def forward(self, u: Tensor, lengths: Tensor | None = None) -> Tensor:

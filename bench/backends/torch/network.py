@@ -90,4 +90,4 @@ class Classifier(nn.Module):
 
 
 def _parameter(value: np.ndarray) -> nn.Parameter:
-    return nn.Parameter(torch.as_tensor(value))
+    return nn.Parameter(torch.tensor(value))  # a copy: training must not change the array

@@ -13,6 +13,8 @@ import torch
 from scipy.fft import next_fast_len
 from torch import Tensor
 
+from bench.contract import require
+
 CHUNK = 32
 """Steps inside a chunk: length / CHUNK + CHUNK vector operations in sequence."""
 
@@ -22,6 +24,7 @@ Pair = tuple[Tensor, Tensor]
 
 def scan(Lambda: Pair, v: Pair, start: Pair) -> Pair:
     """All states, (length, batch, *n), from v of that shape and the state before them, (batch, *n)."""
+    require(v[0].shape[0] >= 1, "the length must be at least 1, not 0")
     re, im = _Scan.apply(*Lambda, *v, *start)
     return re, im
 
@@ -31,10 +34,11 @@ def convolution_kernel(Lambda: Pair, B: Pair, C: Pair, length: int) -> Tensor:
 
     Lambda^l is a coarse power times a fine one, so that (d_model, n, length) never exists.
     """
-    fine = max(1, min(length, round(length**0.5)))
+    require(length >= 1, "the length must be at least 1, not 0")
+    fine = round(length**0.5)
     coarse = -(-length // fine)
     fine_re, fine_im = powers(Lambda, fine)
-    top_re, top_im = powers(_times(powers(Lambda, fine, last=True), Lambda), coarse)
+    top_re, top_im = powers(_times((fine_re[-1], fine_im[-1]), Lambda), coarse)
     weight = _times(B, C)
     left_re, left_im = _times((top_re, top_im), weight)
     left = torch.cat([left_re, -left_im], -1).movedim(0, 1)  # (d_model, coarse, 2 n)
@@ -43,22 +47,23 @@ def convolution_kernel(Lambda: Pair, B: Pair, C: Pair, length: int) -> Tensor:
 
 
 def convolve(kernel: Tensor, u: Tensor) -> Tensor:
-    """Causal convolution over time of u, (batch, length, d_model), with kernel (d_model, length), by FFT."""
+    """Causal convolution over time of u, (batch, length, d_model), with kernel (d_model, steps), by FFT."""
     length = u.shape[1]
+    kernel = kernel[:, :length]  # what is longer would wrap around
     size = next_fast_len(2 * length - 1, real=True)  # room for the whole product: nothing wraps around
     spectrum = torch.fft.rfft(u, size, dim=1) * torch.fft.rfft(kernel, size, dim=1).T
     return torch.fft.irfft(spectrum, size, dim=1)[:, :length]
 
 
-def powers(Lambda: Pair, count: int, *, last: bool = False) -> Pair:
-    """Lambda^0 .. Lambda^(count - 1) on a new first axis, by doubling; with `last` only the last of them."""
+def powers(Lambda: Pair, count: int) -> Pair:
+    """Lambda^0 .. Lambda^(count - 1) on a new first axis, by doubling."""
     re, im = torch.ones_like(Lambda[0])[None], torch.zeros_like(Lambda[1])[None]
     square = Lambda
     while len(re) < count:
         more = _times((re, im), square)
         re, im = torch.cat([re, more[0]]), torch.cat([im, more[1]])
         square = _times(square, square)
-    return (re[count - 1], im[count - 1]) if last else (re[:count], im[:count])
+    return re[:count], im[:count]
 
 
 class _Scan(torch.autograd.Function):

@@ -47,6 +47,9 @@ class Trainer:
         self.optimizer.zero_grad()
         loss = self._loss(batch, masks)
         loss.backward()
+        for p in self.trained:
+            if p.grad is None:  # the loss does not depend on it: a gradient of zero, as in jax
+                p.grad = torch.zeros_like(p)
         norm = _norm([p.grad for p in self.trained])
         found = float(loss.detach()), float(norm)
         if all(map(math.isfinite, found)):
@@ -99,7 +102,7 @@ class Trainer:
             ]
 
     def weights(self) -> dict[str, np.ndarray]:
-        return {name: get(p) for name, p in self.module.named_parameters()}
+        return {name: get(p).copy() for name, p in self.module.named_parameters()}
 
     def _inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         return put(batch.inputs, self.device, self.dtype), put(batch.lengths, self.device)

@@ -1,0 +1,1 @@
+"""What somebody else gives to linrec-bench."""

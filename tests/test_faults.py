@@ -1,0 +1,336 @@
+"""Whatever happens to a cell, a worker, the engine or the user's patience: one status a cell, and no number is lost."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import SMALL, TESTS
+
+from bench import store
+from bench.engines import local
+
+PLUGIN = ["--plugin", str(TESTS / "plugins" / "faults.py")]
+WALK = ["--suite", "walk", "--device", "cpu", "--seeds", "0", *PLUGIN]
+
+FIVE = {
+    "faulty": "ok",
+    "faulty[fault=raises]": "error",
+    "faulty[fault=exits]": "crashed",
+    "faulty[fault=sleeps]": "timeout",
+    "faulty[burns_at=0.98]": "diverged",
+}
+ORDERS = {
+    "the fine one first": [0, 1, 2, 3, 4],
+    "the fine one last": [3, 4, 2, 1, 0],
+    "the fine one between": [2, 3, 0, 4, 1],
+}
+NOT_MEASURED = ["run_id", "env_id", "started_at", "duration_s"]
+"""The columns in which two measurements of one cell differ."""
+
+
+def numbers(folder: Path, model: str | None = None) -> pd.DataFrame:
+    """All that was measured of a run or of one model in it, in an order of its own."""
+    rows = store.read_results(folder)
+    rows = rows if model is None else rows[rows["model"] == model]
+    rows = rows.sort_values(["cell_id", "metric", "step", "layer", "t", "head", "split"], kind="stable")
+    return rows.drop(columns=NOT_MEASURED).reset_index(drop=True)
+
+
+def statuses(folder: Path) -> dict[str, str]:
+    """The status of each model of a run with one cell a model."""
+    return store.read_results(folder).drop_duplicates("cell_id").set_index("model")["status"].to_dict()
+
+
+def message(folder: Path, model: str) -> str:
+    rows = store.read_results(folder)
+    (found,) = rows[rows["model"] == model]["message"].unique()
+    return found
+
+
+def running(word: str) -> list[str]:
+    """Command lines of processes that hold this word, but for those that have ended and wait to be collected."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                state = folder.joinpath("stat").read_text().rpartition(")")[2].split()[0]
+                line = folder.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if state not in "ZX" and word in line:
+                found.append(line)
+    return found
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_for(what, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("faults")
+
+
+@pytest.fixture(scope="module")
+def five(bench_in, place):
+    """The five in three orders, all at the same time: name of the order -> (run folder, finished process)."""
+    started = {}
+    for name, order in ORDERS.items():
+        models = ",".join(list(FIVE)[i] for i in order)
+        started[name] = bench_in(place).start(
+            "run", *WALK, "--models", models, "--run", name.replace(" ", "-"), "--jobs", "1", "--timeout", "10",
+            FAULTS_SECRET="do-not-show-this",
+        )  # fmt: skip
+    return {name: (place / "results" / name.replace(" ", "-"), _ended(process)) for name, process in started.items()}
+
+
+def _ended(process):
+    process.stdout_text, process.stderr_text = process.communicate(timeout=300)
+    return process
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_fault_has_its_own_status_in_any_order(five, order):
+    folder, process = five[order]
+    assert statuses(folder) == FIVE
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_faults_of_others_do_not_change_the_last_digit_of_a_fine_cell(five, order):
+    first, _ = five["the fine one first"]
+    pd.testing.assert_frame_equal(numbers(five[order][0], "faulty"), numbers(first, "faulty"), check_exact=True)
+    energies = numbers(first, "faulty")["value"].dropna()
+    assert len(energies) == energies.nunique() == 5
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_divergence_is_stored_with_its_step(five, order):
+    rows = numbers(five[order][0], "faulty[burns_at=0.98]")
+    (row,) = rows[rows["metric"] == "diverged_at_step"].itertuples()
+    assert (row.value, row.step, row.status) == (3.0, 3, "diverged")
+    assert rows[rows["metric"] == "energy"]["step"].tolist() == [0, 1, 2]
+    assert set(rows["message"]) == {"non-finite energy at step 3"}
+
+
+def test_an_error_has_its_traceback_without_locals_and_without_paths(five):
+    text = message(five["the fine one last"][0], "faulty[fault=raises]")
+    assert 'File "faults.py", line' in text
+    assert "in _raises" in text
+    assert text.endswith("ValueError: no such thing as 1000000 in notes.txt")
+    assert "do-not-show-this" not in text
+    assert "999999" not in text
+    assert not re.search(r"(?<![\w.])/\w+/", text)
+
+
+def test_a_crash_and_a_timeout_say_how_the_worker_ended(five):
+    folder, _ = five["the fine one between"]
+    assert message(folder, "faulty[fault=exits]") == "the worker ended with exit status 9"
+    assert message(folder, "faulty[fault=sleeps]") == "ended after 10 s"
+
+
+def test_failures_stand_first_in_the_report_and_worst_first(five):
+    lines = five["the fine one first"][1].stdout_text.strip().splitlines()
+    assert lines[0] == "Not ok: 4 of 5 cells"
+    assert [line.split()[0] for line in lines[2:6]] == ["error", "crashed", "timeout", "diverged"]
+
+
+def test_progress_in_a_pipe_is_lines_with_cells_done_failed_and_time_left(five):
+    text = five["the fine one last"][1].stderr_text
+    lines = text.strip().splitlines()
+    assert re.fullmatch(r"1/5 cells, 1 failed, \d+ (s|min) left; faulty\[fault=sleeps\] .*: timeout", lines[0])
+    assert lines[-2].startswith("5/5 cells, 3 failed; faulty ")
+    assert "\x1b" not in text
+    assert "\r" not in text
+
+
+def test_retry_measures_the_named_statuses_again_and_nothing_else(five, bench_in, tmp_path):
+    shutil.copytree(five["the fine one first"][0], tmp_path / "results" / "again")
+    folder = tmp_path / "results" / "again"
+    before = store.read_results(folder).drop_duplicates("cell_id").set_index("model")["started_at"]
+    bench_in(tmp_path)("run", "--resume", "again", "--retry", "timeout,error", expect=1, FAULTS_SLEEP="0")
+    assert statuses(folder) == FIVE | {"faulty[fault=sleeps]": "ok"}
+    after = store.read_results(folder).drop_duplicates("cell_id").set_index("model")["started_at"]
+    assert set(after.index[after != before]) == {"faulty[fault=sleeps]", "faulty[fault=raises]"}
+
+
+def test_the_five_faults_in_the_suite_stability(bench_here, tmp_path):
+    models = ",".join(list(FIVE)[i] for i in (3, 2, 0, 1, 4))
+    recipe = [word for setting in ("rate=0.1", "weight_decay=0.1", "warmup=0") for word in ("--set", setting)]
+    bench_here("run", *SMALL, *recipe, *PLUGIN, "--models", models, "--run", "five", "--timeout", "20", expect=1)
+    folder = tmp_path / "results" / "five"
+    assert statuses(folder) == FIVE
+    rows = numbers(folder, "faulty[burns_at=0.98]")
+    assert rows[rows["metric"] == "diverged_at_step"]["step"].tolist() == [3]
+    assert rows[(rows["metric"] == "loss") & (rows["split"] == "train")]["step"].tolist() == [0, 1, 2]
+    assert message(folder, "faulty[burns_at=0.98]") == "non-finite loss at step 3"
+
+
+@pytest.fixture(scope="module")
+def rare(bench_in, place):
+    """Rarer faults, each followed by a fine cell of its own: run folder, numbers of the processes that cling."""
+    faults = ["exits_0", "exits_3", "leaves", "prints", "killed", "memory", "clings"]
+    models = ",".join(f"faulty[fault={fault}]" for fault in faults) + ",faulty"
+    child = place / "child"
+    done = bench_in(place)(
+        "run", *WALK, "--models", models, "--run", "rare", "--jobs", "2", "--timeout", "10", expect=1,
+        FAULTS_CHILD=str(child),
+    )  # fmt: skip
+    return place / "results" / "rare", list(map(int, child.read_text().split())), done
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "says"),
+    [
+        ("exits_0", "crashed", "the worker ended with exit status 0"),
+        ("exits_3", "crashed", "the worker ended with exit status 3"),
+        ("leaves", "error", "SystemExit: enough"),
+        ("killed", "crashed", "the worker ended with signal SIGKILL"),
+        ("memory", "oom", "out of host memory"),
+        ("clings", "timeout", "ended after 10 s"),
+    ],
+)
+def test_a_rarer_fault_has_its_status_and_says_what_it_was(rare, fault, status, says):
+    folder, _, _ = rare
+    model = f"faulty[fault={fault}]"
+    assert statuses(folder)[model] == status
+    assert says in message(folder, model)
+
+
+def test_a_layer_that_prints_ten_megabytes_stops_nothing(rare):
+    folder, _, done = rare
+    assert statuses(folder)["faulty[fault=prints]"] == "ok"
+    assert statuses(folder)["faulty"] == "ok"
+    assert "xxxx" not in done.stdout + done.stderr
+
+
+def test_a_worker_that_ignores_a_polite_end_ends_with_its_children(rare):
+    assert [process for process in rare[1] if is_running(process)] == []
+
+
+def test_no_message_holds_an_absolute_path(rare):
+    for text in store.read_results(rare[0])["message"].dropna().unique():
+        assert not re.search(r"(?<![\w.])/\w+/", text)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(bench_in, place):
+    """Four cells that nothing happens to."""
+    bench_in(place)("run", *WALK, "--models", "faulty", "--seeds", "0-3", "--run", "undisturbed", "--set", "pause=0.5")
+    return place / "results" / "undisturbed"
+
+
+SLOW = ["run", *WALK, "--models", "faulty", "--seeds", "0-3", "--set", "pause=0.5", "--jobs", "1", "--run", "slow"]
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted((folder / "cells").glob("*.parquet"))
+
+
+def interrupted(bench, folder: Path, sent: signal.Signals):
+    """Ends a run of four cells when at least one is done; the process, and the files that are kept."""
+    process = bench.start(*SLOW, TMPDIR=str(bench.folder))
+    wait_for(lambda: files(folder))
+    process.send_signal(sent)
+    _ended(process)
+    kept = files(folder)
+    assert process.returncode == 130
+    assert 1 <= len(kept) < 4
+    assert f"interrupted: {len(kept)} of 4 cells are kept" in process.stderr_text
+    assert running(str(bench.folder)) == []
+    assert (store.read_results(folder)["status"] == "interrupted").sum() == 4 - len(kept)
+    return process, kept
+
+
+def test_a_run_that_ctrl_c_ends_keeps_what_is_done_and_goes_on_later(bench_here, undisturbed, tmp_path):
+    folder = tmp_path / "results" / "slow"
+    process, kept = interrupted(bench_here, folder, signal.SIGINT)
+    before = [store.stamp(folder, path.stem) for path in kept]
+    (resume,) = re.findall(r"bench (run --resume .*)", process.stderr_text)
+    bench_here(*resume.split(), "--jobs", "2")
+    assert [store.stamp(folder, path.stem) for path in kept] == before
+    pd.testing.assert_frame_equal(numbers(folder), numbers(undisturbed), check_exact=True)
+
+
+def test_a_scheduler_ends_a_run_as_ctrl_c_does_even_in_the_background(bench_here, tmp_path):
+    bench_here.command = ["sh", "-c", 'trap "" INT; exec "$0" "$@"', *bench_here.command]
+    interrupted(bench_here, tmp_path / "results" / "slow", signal.SIGTERM)
+
+
+def test_a_signal_without_a_name_is_its_number():
+    assert [local._signal_name(number) for number in (9, 11, 35)] == ["SIGKILL", "SIGSEGV", "35"]
+
+
+def test_an_engine_that_is_killed_leaves_no_worker_and_readable_files(bench_here, tmp_path):
+    child = tmp_path / "child"
+    process = bench_here.start(
+        "run", *WALK, "--models", "faulty,faulty[fault=clings]", "--run", "killed", "--jobs", "1",
+        TMPDIR=str(tmp_path), FAULTS_CHILD=str(child),
+    )  # fmt: skip
+    wait_for(lambda: child.exists() and child.read_text().count(" ") == 1)
+    process.kill()
+    _ended(process)
+    wait_for(lambda: not running(str(tmp_path)))
+    assert [number for number in map(int, child.read_text().split()) if is_running(number)] == []
+    folder = tmp_path / "results" / "killed"
+    assert statuses(folder) == {"faulty": "ok", "faulty[fault=clings]": "interrupted"}
+
+
+@pytest.fixture(scope="module")
+def sharded(bench_in, place):
+    """The four cells by two commands at the same time."""
+    words = ["run", *WALK, "--models", "faulty", "--seeds", "0-3", "--set", "pause=0.5", "--jobs", "1"]
+    shards = [bench_in(place).start(*words, "--run", "sharded", "--shard", f"{i}/2") for i in (1, 2)]
+    for shard in map(_ended, shards):
+        assert shard.returncode == 0, shard.stderr_text
+    return place / "results" / "sharded", shards
+
+
+def test_two_shards_at_the_same_time_measure_the_plan_once(sharded, undisturbed):
+    folder, _ = sharded
+    assert [path.name for path in files(folder)] == [path.name for path in files(undisturbed)]
+    pd.testing.assert_frame_equal(numbers(folder), numbers(undisturbed), check_exact=True)
+
+
+def test_a_shard_reports_its_own_cells_alone(sharded):
+    for shard in sharded[1]:
+        assert "Not ok" not in shard.stdout_text
+        assert "Cells: 2 ok" in shard.stdout_text
+
+
+def test_a_run_that_exists_takes_only_shards_of_its_own_plan(sharded, bench_in, place):
+    words = ["run", *WALK, "--models", "faulty", "--run", "sharded"]
+    assert "exists; to go on with it write --resume sharded" in bench_in(place).refused(*words, "--seeds", "0-3")
+    assert "is a run of other cells" in bench_in(place).refused(*words, "--seeds", "0-4", "--shard", "1/2")
+    assert "--shard needs --run NAME" in bench_in(place).refused(*words[:-2], "--shard", "1/2")
+
+
+def test_other_code_is_refused_unless_it_is_allowed(bench_here, tmp_path):
+    plugin = tmp_path / "faults.py"
+    shutil.copy(TESTS / "plugins" / "faults.py", plugin)
+    words = ["--suite", "walk", "--device", "cpu", "--models", "faulty", "--seeds", "0,1", "--plugin", "faults.py"]
+    bench_here("run", *words, "--run", "half", "--shard", "1/2")
+    plugin.write_text(plugin.read_text() + "\n# a change\n")
+    for command in (["run", "--resume", "half"], ["run", *words, "--run", "half", "--shard", "2/2"]):
+        text = bench_here.refused(*command)
+        assert "the code changed since (plugin faults.py); --allow-changed-code goes on all the same" in text
+    bench_here("run", "--resume", "half", "--allow-changed-code")
+    rows = store.read_results(tmp_path / "results" / "half")
+    assert set(rows["status"]) == {"ok"}
+    assert rows.drop_duplicates("cell_id")["code"].nunique() == 2

@@ -1,0 +1,694 @@
+"""Scan, step and convolution against a plain float64 loop over time: values, states, gradients, transformations."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+
+import bench
+from bench.backends import reference
+from bench.backends.jax import layer_function
+from bench.backends.jax import scan as jax_scan
+from bench.backends.torch import layer_module
+from bench.backends.torch import scan as torch_scan
+
+LENGTHS = (1, 2, 3, 5, 63, 64, 65, 127, 129, 1000)
+BACKENDS = ("torch", "jax")
+BATCH, D_MODEL = 2, 3
+
+SLOW = {"r_min": 0.99, "r_max": 0.999}
+MAIN = {
+    "lru": {"d_state": 4} | SLOW,
+    "rotrnn": {"d_state": 8, "heads": 2, "gamma_min": 0.99, "gamma_max": 0.999},
+    "s5": {"d_state": 8, "blocks": 2, "dt_min": 1e-3},
+    "s4d": {"d_state": 8, "dt_min": 1e-3},
+}
+VARIANTS = {
+    "lru tied": ("lru", {"d_state": 4, "gamma": "tied"} | SLOW),
+    "lru without normaliser": ("lru", {"d_state": 4, "gamma": "none", "max_phase": 0.3}),
+    "lru bidirectional": ("lru", {"d_state": 4, "bidirectional": True} | SLOW),
+    "rotrnn main": ("rotrnn", MAIN["rotrnn"] | {"scheme": "main"}),
+    "rotrnn listing": ("rotrnn", MAIN["rotrnn"] | {"scheme": "listing"}),
+    "rotrnn frozen": ("rotrnn", MAIN["rotrnn"] | {"normaliser": "frozen"}),
+    "rotrnn without normaliser": ("rotrnn", MAIN["rotrnn"] | {"normaliser": "none"}),
+    "rotrnn heads of size 2": ("rotrnn", MAIN["rotrnn"] | {"heads": 4}),
+    "rotrnn bidirectional": ("rotrnn", MAIN["rotrnn"] | {"bidirectional": True}),
+    "s5 bilinear": ("s5", MAIN["s5"] | {"discretization": "bilinear", "C_init": "lecun_normal"}),
+    "s5 all states": ("s5", MAIN["s5"] | {"conj_sym": False, "blocks": 1, "C_init": "complex_normal"}),
+    "s5 clipped": ("s5", MAIN["s5"] | {"clip_eigs": True, "discretization": "bilinear", "conj_sym": False}),
+    "s5 bidirectional": ("s5", MAIN["s5"] | {"bidirectional": True}),
+    "s5 bidirectional, one C": ("s5", MAIN["s5"] | {"bidirectional": True, "C_init": "complex_normal"}),
+    "s4d inv": ("s4d", MAIN["s4d"] | {"A_init": "inv"}),
+    "s4d legs": ("s4d", MAIN["s4d"] | {"A_init": "legs"}),
+    "s4d real": ("s4d", MAIN["s4d"] | {"A_init": "real", "train_B": True}),
+    "s4d bilinear": ("s4d", MAIN["s4d"] | {"A_init": "legs", "discretization": "bilinear"}),
+    "s4d bidirectional": ("s4d", MAIN["s4d"] | {"bidirectional": True}),
+}
+ALL = {name: (name, options) for name, options in MAIN.items()} | VARIANTS
+
+TOLERANCE = {"float64": 1e-12, "float32": 2e-4}
+"""Relative to the largest value. |lambda| = 0.999 remembers 1000 steps, so a rounding of Lambda (its phase of up to
+2 pi in float32: 2e-7) can grow a thousandfold; what is measured is below 3e-14 and 4e-5."""
+
+
+def build(name):
+    model, options = ALL[name]
+    return bench.layer(model, d_model=D_MODEL, **options)
+
+
+def draw(shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def start_of(layer):
+    shape = (BATCH, *layer.layer.state_shape)
+    return draw(shape, 1) + 1j * draw(shape, 2)
+
+
+def loop(layer, params, u, x=None):
+    """y and all states of the plain recurrence over the layer's own system, in complex128."""
+    Lambda, B, C, D, C_reverse = reference.system(layer.layer, params)
+    assert C_reverse is None
+    assert {Lambda.dtype, C.dtype} == {np.dtype(np.complex128)}
+    assert u.dtype == np.float64
+    x = np.zeros((len(u), *Lambda.shape), complex) if x is None else x
+    y, states = np.empty_like(u), np.empty((*u.shape[:2], *Lambda.shape), complex)
+    for t in range(u.shape[1]):
+        if Lambda.ndim == 1:
+            x = Lambda * x + np.einsum("nh,bh->bn", B, u[:, t])
+            y[:, t] = np.einsum("hn,bn->bh", C, x).real + D * u[:, t]
+        else:
+            x = Lambda * x + B * u[:, t, :, None]
+            y[:, t] = np.einsum("hn,bhn->bh", C, x).real + D * u[:, t]
+        states[:, t] = x
+    return y, states
+
+
+@functools.cache
+def oracle(name, dtype, from_random_state):
+    """A layer with its parameters and input as `dtype` holds them, and the loop's answer over the longest length."""
+    layer = build(name)
+    params = {key: value.astype(dtype).astype(np.float64) for key, value in layer.init(0).items()}
+    u = draw((BATCH, max(LENGTHS), D_MODEL)).astype(dtype).astype(np.float64)
+    start = None
+    if from_random_state:
+        start = start_of(layer).astype(np.result_type(dtype, np.complex64)).astype(complex)
+    return layer, params, u, start, *loop(layer, params, u, start)
+
+
+def assert_close(found, wanted, tolerance):
+    assert found.shape == wanted.shape
+    error = np.max(np.abs(found - wanted)) / np.max(np.abs(wanted))
+    assert error < tolerance, error
+
+
+@pytest.mark.parametrize("from_random_state", [False, True], ids=["zero", "random"])
+@pytest.mark.parametrize(
+    ("backend", "dtype", "lengths"),
+    [
+        ("reference", "float64", LENGTHS),
+        ("torch", "float64", LENGTHS),
+        ("torch", "float32", LENGTHS),
+        ("jax", "float64", LENGTHS),
+        ("jax", "float32", (65, 1000)),  # each length is compiled anew, and lengths do not depend on the dtype
+    ],
+)
+@pytest.mark.parametrize("name", MAIN)
+def test_parallel_scan_equals_the_loop(name, backend, dtype, lengths, from_random_state):
+    layer, params, u, start, y, x = oracle(name, dtype, from_random_state)
+    for length in lengths:
+        found, last = layer.apply(
+            params, u[:, :length], state=start, return_state=True, backend=backend, dtype=dtype
+        )
+        assert_close(found, y[:, :length], TOLERANCE[dtype])
+        assert_close(last, x[:, length - 1], TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(("backend", "dtype"), [("torch", "float64"), ("torch", "float32"), ("jax", "float64")])
+@pytest.mark.parametrize("name", MAIN)
+def test_what_a_network_computes_equals_the_loop(name, backend, dtype):
+    """From a zero state, with no state asked for: for S4D this is the convolution."""
+    layer, params, u, _, y, _ = oracle(name, dtype, False)
+    for length in LENGTHS if backend == "torch" or name == "s4d" else (1, 129):
+        found = layer.apply(params, u[:, :length], backend=backend, dtype=dtype)
+        assert_close(found, y[:, :length], TOLERANCE[dtype])
+
+
+SPLITS = {2: 1, 3: 1, 5: 2, 63: 5, 64: 1, 65: 64, 127: 64, 129: 65, 1000: 129}
+
+
+@pytest.mark.parametrize("from_random_state", [False, True], ids=["zero", "random"])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", MAIN)
+def test_a_state_that_is_handed_over_continues_the_sequence(name, backend, from_random_state):
+    layer, params, u, start, y, x = oracle(name, "float64", from_random_state)
+    for length, cut in SPLITS.items():
+        first, state = layer.apply(
+            params, u[:, :cut], state=start, return_state=True, backend=backend, dtype="float64"
+        )
+        second, last = layer.apply(
+            params, u[:, cut:length], state=state, return_state=True, backend=backend, dtype="float64"
+        )
+        assert_close(np.concatenate([first, second], 1), y[:, :length], TOLERANCE["float64"])
+        assert_close(last, x[:, length - 1], TOLERANCE["float64"])
+
+
+@pytest.mark.parametrize("from_random_state", [False, True], ids=["zero", "random"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("backend", ["reference", "torch", "jax"])
+@pytest.mark.parametrize("name", MAIN)
+def test_stepping_equals_the_loop(name, backend, dtype, from_random_state):
+    """A thousand steps in float64, so all shorter lengths too."""
+    layer, params, u, start, y, x = oracle(name, dtype, from_random_state)
+    steps = 1000 if dtype == "float64" else 129
+    decode, state, found = layer.decoder(params, backend=backend, dtype=dtype), start, []
+    for t in range(steps):
+        y_t, state = decode(u[:, t], state)
+        found.append(y_t)
+        if t < 2:
+            once, after = layer.step(params, u[:, t], start if t == 0 else before, backend=backend, dtype=dtype)
+            np.testing.assert_array_equal(once, y_t)
+            np.testing.assert_array_equal(after, state)
+        before = state
+    assert_close(np.stack(found, 1), y[:, :steps], TOLERANCE[dtype])
+    assert_close(state, x[:, steps - 1], TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_step_loops_are_bit_identical(backend):
+    layer, params, u, start, *_ = oracle("lru", "float32", True)
+
+    def run():
+        decode, state, found = layer.decoder(params, backend=backend), start, []
+        for t in range(10):
+            y_t, state = decode(u[:, t], state)
+            found.append(y_t)
+        return np.stack([*found]), state
+
+    for first, second in zip(run(), run(), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", "jax"])
+@pytest.mark.parametrize("name", MAIN)
+def test_diagonal_states_are_those_of_the_loop(name, backend):
+    layer, params, u, start, _, x = oracle(name, "float64", True)
+    found = layer.states(
+        params, u[:, :129], state=start, coordinates="diagonal", backend=backend, dtype="float64"
+    )
+    assert found.dtype == np.complex128
+    assert_close(found, x[:, :129], TOLERANCE["float64"])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_lru_on_the_unit_circle_keeps_its_memory(backend, dtype):
+    layer = bench.layer("lru", d_model=D_MODEL, d_state=4, r_min=0.9999, r_max=1)
+    params = {key: value.astype(dtype).astype(np.float64) for key, value in layer.init(0).items()}
+    u = draw((BATCH, 1000, D_MODEL)).astype(dtype).astype(np.float64)
+    y, x = loop(layer, params, u)
+    found, last = layer.apply(params, u, return_state=True, backend=backend, dtype=dtype)
+    assert_close(found, y, TOLERANCE[dtype])
+    assert_close(last, x[:, -1], TOLERANCE[dtype])
+
+
+def test_channels_of_a_diagonal_system_do_not_mix():
+    layer = bench.layer("lru", d_model=3, d_state=3)
+    params = layer.init(0)
+    params |= {"B_re": np.eye(3), "B_im": np.zeros((3, 3)), "gamma_log": np.zeros(3)}
+    impulse = np.zeros((1, 20, 3))
+    impulse[0, 0, 0] = 1
+    wanted = reference.system(layer.layer, params).Lambda[0] ** np.arange(20)
+    for backend in ("reference", *BACKENDS):
+        x = layer.states(params, impulse, backend=backend, dtype="float64")
+        assert x.shape == (1, 20, 3)
+        np.testing.assert_allclose(x[0, :, 0], wanted, rtol=0, atol=1e-13)  # 20 roundings of numbers up to 1
+        assert not x[0, :, 1:].any()
+
+
+@functools.cache
+def gradient_oracle(name):
+    """A layer, its input and cotangent, and for each array 8 random directions with the loop's central differences.
+
+    The step of 1e-6 leaves a truncation error of about (1e-6 L)^2 / 6 and a rounding error of 1e-15 / 1e-6, relative
+    to the largest derivative: 1e-9 each.
+    """
+    layer, length, h = build(name), 40, 1e-6
+    params, u = layer.init(0), draw((BATCH, length, D_MODEL), 3)
+    if ALL[name][1].get("clip_eigs"):
+        params["Lambda_re"][::2] = 0.01  # beyond the clip: their gradient is zero
+    cotangent = draw(u.shape, 4)
+    point = params | {"u": u}
+
+    def value(moved):
+        rest = {key: moved[key] for key in params}
+        return np.sum(cotangent * layer.apply(rest, moved["u"], backend="reference", dtype="float64"))
+
+    rng = np.random.default_rng(5)
+    differences = {}
+    for key, array in point.items():
+        if layer.layer.roles().get(key) == "constant":
+            continue
+        for _ in range(8):
+            direction = rng.standard_normal(array.shape)
+            up, down = (value(point | {key: array + side * h * direction}) for side in (1, -1))
+            differences.setdefault(key, []).append((direction, (up - down) / (2 * h)))
+    return layer, params, u, cotangent, differences
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ALL)
+def test_gradients_are_the_slopes_of_the_loop(name, backend):
+    layer, params, u, cotangent, differences = gradient_oracle(name)
+    found = layer.gradients(params, u, cotangent, backend=backend, dtype="float64")
+    assert set(found) == {*params, "u"}
+    largest = max(abs(slope) for pairs in differences.values() for _, slope in pairs)
+    for key, pairs in differences.items():
+        scale = max(*(abs(slope) for _, slope in pairs), 1e-3 * largest)
+        for direction, slope in pairs:
+            assert abs(np.sum(found[key] * direction) - slope) < 1e-6 * scale, key
+    for key in set(params) - set(differences):
+        assert not found[key].any(), f"{key} is not trained"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_equal_the_loop(name):
+    layer, params, u, _, _ = gradient_oracle(name)
+    wanted = layer.apply(params, u, backend="reference", dtype="float64")
+    if not layer.layer.has_reverse:
+        np.testing.assert_allclose(wanted, loop(layer, params, u)[0], rtol=0, atol=1e-13)
+    for dtype in TOLERANCE:
+        assert_close(layer.apply(params, u, backend="torch", dtype=dtype), wanted, TOLERANCE[dtype])
+    # jax in its plainest form, so that one compilation less is needed: the system it builds, put through the loop
+    with jax.enable_x64(True):
+        for found, right in zip(
+            bench.backends.jax.system(layer.layer, params), reference.system(layer.layer, params), strict=True
+        ):
+            if right is not None:
+                np.testing.assert_allclose(found, right, rtol=0, atol=1e-13 * np.max(np.abs(right)))
+
+
+def test_a_bidirectional_layer_reads_the_reversed_scan_of_the_same_system():
+    layer = build("lru bidirectional")
+    params, u = layer.init(0), draw((BATCH, 9, D_MODEL))
+    forward = bench.layer("lru", d_model=D_MODEL, **MAIN["lru"])
+    one = {key: value for key, value in params.items() if not key.startswith("C2")}
+    other = one | {"C_re": params["C2_re"], "C_im": params["C2_im"], "D": np.zeros(D_MODEL)}
+    wanted = loop(forward, one, u)[0] + loop(forward, other, u[:, ::-1])[0][:, ::-1]
+    for backend in ("reference", *BACKENDS):
+        assert_close(layer.apply(params, u, backend=backend, dtype="float64"), wanted, 1e-13)
+
+
+# The scan itself, on pairs of real and imaginary parts.
+
+
+def draw_scan(length, dtype, modulus=0.999):
+    """Lambda (n,), v (length, batch, n), start (batch, n) and the cotangents of re and im."""
+    rng = np.random.default_rng(6)
+    Lambda = modulus * np.exp(2j * np.pi * rng.random(3))
+    complex_normal = lambda *shape: rng.standard_normal(shape) + 1j * rng.standard_normal(shape)  # noqa: E731
+    arrays = Lambda, complex_normal(length, 2, 3), complex_normal(2, 3), complex_normal(length, 2, 3)
+    return [a.astype(np.result_type(dtype, np.complex64)) for a in arrays]
+
+
+def scan_oracle(Lambda, v, start, g):
+    """States, and gradients by torch's automatic differentiation of the loop in complex128."""
+    Lambda, v, start, g = (torch.tensor(a, dtype=torch.complex128) for a in (Lambda, v, start, g))
+    leaves = [a.requires_grad_() for a in (Lambda, v, start)]
+    x, states = start, []
+    for t in range(len(v)):
+        x = Lambda * x + v[t]
+        states.append(x)
+    states = torch.stack(states)
+    (states.real * g.real + states.imag * g.imag).sum().backward()
+    return [states.detach().numpy(), *(leaf.grad.numpy() for leaf in leaves)]
+
+
+def parts(array):
+    return array.real, array.imag
+
+
+def scan_in_torch(Lambda, v, start, g):
+    pairs = [tuple(torch.tensor(part).requires_grad_() for part in parts(a)) for a in (Lambda, v, start)]
+    states = torch_scan.scan(*pairs)
+    torch.autograd.backward(states, tuple(torch.tensor(part) for part in parts(g)))
+    values = [states, *([part.grad for part in pair] for pair in pairs)]
+    return [re.detach().numpy() + 1j * im.detach().numpy() for re, im in values]
+
+
+def scan_in_jax(Lambda, v, start, g):
+    @jax.jit
+    def run(*pairs):
+        *pairs, cotangent = pairs
+        states, pullback = jax.vjp(jax_scan.scan, *pairs)
+        return states, *pullback(cotangent)
+
+    with jax.enable_x64(Lambda.dtype == np.complex128):
+        found = run(*((jnp.asarray(a.real), jnp.asarray(a.imag)) for a in (Lambda, v, start, g)))
+        return [np.asarray(re) + 1j * np.asarray(im) for re, im in found]
+
+
+SCAN_TOLERANCE = {"float64": 1e-8, "float32": 1e-3}
+"""Set by the project for a memory of 1000 steps; what is measured is below 1e-12 and 1e-4."""
+
+
+@pytest.fixture(params=["torch", "jax in a loop", "jax in chunks"])
+def differentiated_scan(request, monkeypatch):
+    if request.param == "torch":
+        return scan_in_torch
+    chosen = "cpu" if request.param == "jax in a loop" else "default"
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *arguments, **by_device: by_device[chosen](*arguments))
+    return scan_in_jax
+
+
+@pytest.mark.parametrize(("length", "dtype"), [(300, "float64"), (300, "float32"), (1, "float64"), (33, "float64")])
+def test_the_backward_pass_of_the_scan_is_that_of_the_loop(differentiated_scan, length, dtype):
+    arrays = draw_scan(length, dtype)
+    for name, found, wanted in zip(
+        ("states", "Lambda", "v", "start"), differentiated_scan(*arrays), scan_oracle(*arrays), strict=True
+    ):
+        assert found.dtype == arrays[0].dtype
+        error = np.max(np.abs(found - wanted)) / np.max(np.abs(wanted))
+        assert error < SCAN_TOLERANCE[dtype], (name, error)
+
+
+@pytest.mark.parametrize("offset", [-1, 0, 1])
+@pytest.mark.parametrize("chunks", [1, 2, 4])
+def test_chunks_join_without_a_seam(chunks, offset):
+    Lambda, v, start, g = draw_scan(chunks * torch_scan.CHUNK + offset, "float64")
+    assert torch_scan.CHUNK == jax_scan.CHUNK
+    wanted = scan_oracle(Lambda, v, start, g)[0]
+    re, im = torch_scan.scan(*(tuple(map(torch.tensor, parts(a))) for a in (Lambda, v, start)))
+    assert_close(re.numpy() + 1j * im.numpy(), wanted, 1e-13)
+    if chunks == 2:  # jax compiles each length
+        with jax.enable_x64(True):
+            re, im = jax.jit(jax_scan._chunked)(*((a.real, a.imag) for a in (Lambda, v, start)))
+        assert_close(np.asarray(re) + 1j * np.asarray(im), wanted, 1e-13)
+
+
+def test_the_reversed_scan_of_ones_is_the_reversed_cumulative_sum():
+    """As a bidirectional layer runs it: an elementary case that a wrong reversal gets wrong."""
+    layer = bench.layer("lru", d_model=2, d_state=2, gamma="none", bidirectional=True)
+    params = {key: np.zeros_like(value) for key, value in layer.init(0).items()}
+    params |= {"nu_log": np.full(2, -800.0), "theta_log": np.full(2, -800.0)}  # Lambda = 1
+    params |= {"B_re": np.eye(2), "C2_re": np.eye(2)}
+    u = np.arange(18.0).reshape(1, 2, 9).swapaxes(1, 2)
+    wanted = [[36, 36, 35, 33, 30, 26, 21, 15, 8], [117, 108, 98, 87, 75, 62, 48, 33, 17]]
+    for backend in ("reference", *BACKENDS):
+        y = layer.apply(params, u, backend=backend, dtype="float64")
+        np.testing.assert_allclose(y[0].T, wanted, rtol=1e-15)
+
+
+# The convolution.
+
+
+def convolve(backend, kernel, u):
+    if backend == "torch":
+        return torch_scan.convolve(torch.tensor(kernel), torch.tensor(u)).numpy()
+    with jax.enable_x64(True):
+        return np.asarray(jax_scan.convolve(jnp.asarray(kernel), jnp.asarray(u)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_convolution_does_not_wrap_around(backend):
+    u = np.zeros((1, 8, 1))
+    u[0, 7] = 1
+    y = convolve(backend, np.ones((1, 8)), u)[0, :, 0]
+    # 1e-15 is the rounding of an FFT of ones
+    np.testing.assert_allclose(y, [0, 0, 0, 0, 0, 0, 0, 1], rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("steps", "length"), [(16, 8), (5, 5), (7, 7), (1, 1), (3, 7), (40, 5)])
+def test_a_convolution_equals_the_direct_sum(backend, steps, length):
+    """Odd lengths, and kernels longer and shorter than the sequence."""
+    kernel, u = draw((2, steps), 1), draw((1, length, 2), 2)
+    wanted = np.stack([np.convolve(kernel[c], u[0, :, c])[:length] for c in range(2)], -1)[None]
+    found = convolve(backend, kernel, u)
+    assert found.shape == u.shape
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-14)  # a few dozen roundings of numbers near 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("length", [1, 2, 37])
+def test_the_kernel_is_the_sum_over_powers(backend, length):
+    Lambda = 0.99 * np.exp(1j * draw((3, 4)))
+    B, C = (draw((3, 4), seed) + 1j * draw((3, 4), seed + 1) for seed in (2, 4))
+    wanted = np.einsum("hn,hnl->hl", B * C, Lambda[..., None] ** np.arange(length)).real
+    if backend == "torch":
+        pairs = (tuple(map(torch.tensor, parts(a))) for a in (Lambda, B, C))
+        found = torch_scan.convolution_kernel(*pairs, length).numpy()
+    else:
+        with jax.enable_x64(True):
+            found = jax_scan.convolution_kernel(*(tuple(map(jnp.asarray, parts(a))) for a in (Lambda, B, C)), length)
+    assert_close(np.asarray(found), wanted, 1e-13)
+
+
+# Transformations, as other people's code uses them.
+
+
+@pytest.fixture(params=["lru", "rotrnn", "s4d"])
+def point(request):
+    """A layer, its parameters, u and a cotangent, over more than one chunk."""
+    layer = build(request.param)
+    return layer.layer, layer.init(0), draw((1, 37, D_MODEL), 3), draw((1, 37, D_MODEL), 4)
+
+
+def torch_loss(layer, u, cotangent):
+    module = layer_module(layer, layer.initial(np.random.default_rng(0)), dtype="float64")
+
+    def loss(params, u=torch.tensor(u)):
+        return (torch.func.functional_call(module, params, (u,)) * torch.tensor(cotangent)).sum()
+
+    return loss
+
+
+def jax_loss(layer, u, cotangent):
+    function = layer_function(layer)
+    return lambda params, u=u: (function(params, u) * cotangent).sum()
+
+
+def directions(params):
+    rng = np.random.default_rng(7)
+    return {key: rng.standard_normal(value.shape) for key, value in params.items()}
+
+
+def assert_second_derivative(found, gradient, params, along):
+    """The Hessian times a direction equals the central difference of the gradient along it."""
+    h = 1e-6
+    up, down = (gradient({key: params[key] + side * h * along[key] for key in params}) for side in (1, -1))
+    wanted = {key: (up[key] - down[key]) / (2 * h) for key in params}
+    largest = max(np.max(np.abs(value)) for value in wanted.values())
+    for key in params:
+        # (1e-6 L)^2 / 6 of truncation and 1e-15 / 1e-6 of rounding are 1e-9, and several derivatives add up
+        np.testing.assert_allclose(found[key], wanted[key], rtol=0, atol=1e-6 * largest, err_msg=key)
+
+
+def test_second_derivatives_in_torch(point):
+    layer, params, u, cotangent = point
+    loss, along = torch_loss(layer, u, cotangent), directions(params)
+    slope = torch.func.grad(loss)
+    tensors = {key: torch.tensor(value) for key, value in params.items()}
+
+    def along_slope(tensors):
+        return sum((g * torch.tensor(along[key])).sum() for key, g in slope(tensors).items())
+
+    found = torch.func.grad(along_slope)(tensors)
+
+    def gradient(arrays):
+        return {k: g.numpy() for k, g in slope({k: torch.tensor(a) for k, a in arrays.items()}).items()}
+
+    assert_second_derivative({key: value.numpy() for key, value in found.items()}, gradient, params, along)
+
+
+def test_second_derivatives_in_jax(point):
+    layer, params, u, cotangent = point
+    with jax.enable_x64(True):
+        loss, along = jax_loss(layer, u, cotangent), directions(params)
+        slope = jax.jit(jax.grad(loss))
+
+        @jax.jit
+        @jax.grad
+        def product(params):
+            return sum((g * along[key]).sum() for key, g in jax.grad(loss)(params).items())
+
+        found = product(params)
+        assert_second_derivative(found, slope, params, along)
+
+
+def stacked(params, n=3):
+    return {key: np.stack([(1 + 0.01 * i) * value for i in range(n)]) for key, value in params.items()}
+
+
+def test_vmap_and_checkpoint_in_torch(point):
+    layer, params, u, cotangent = point
+    loss = torch_loss(layer, u, cotangent)
+    many = {key: torch.tensor(value) for key, value in stacked(params).items()}
+    inputs = torch.tensor(np.stack([u, 2 * u, -u]))
+    slope = torch.func.grad(loss)
+    one = [{key: value[i] for key, value in many.items()} for i in range(3)]
+    close = functools.partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)  # the same sums in another order
+
+    close(torch.func.vmap(loss)(many), torch.stack([loss(p) for p in one]))
+    close(torch.func.vmap(loss, (None, 0))(one[1], inputs), torch.stack([loss(one[1], v) for v in inputs]))
+    close(torch.func.vmap(slope)(many, inputs), torch.utils._pytree.tree_map(
+        lambda *leaves: torch.stack(leaves), *(slope(p, v) for p, v in zip(one, inputs, strict=True))
+    ))  # fmt: skip
+
+    module = layer_module(layer, params, dtype="float64")
+    found = []
+    for run in (module, functools.partial(torch.utils.checkpoint.checkpoint, module, use_reentrant=False)):
+        module.zero_grad()
+        (run(torch.tensor(u)) * torch.tensor(cotangent)).sum().backward()
+        found.append([p.grad.clone() for p in module.parameters()])
+    close(found[0], found[1])
+
+
+def test_vmap_and_checkpoint_in_jax(point):
+    layer, params, u, cotangent = point
+    with jax.enable_x64(True):
+        loss, many = jax_loss(layer, u, cotangent), stacked(params)
+        inputs = np.stack([u, 2 * u, -u])
+        slope = jax.jit(jax.grad(loss))
+        one = [{key: value[i] for key, value in many.items()} for i in range(3)]
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-11)  # the same sums in another order
+
+        wanted = [slope(p, v) for p, v in zip(one, inputs, strict=True)]
+        found = jax.jit(jax.vmap(jax.grad(jax.checkpoint(loss))))(many, inputs)
+        for key in params:
+            close(found[key], np.stack([w[key] for w in wanted]))
+
+
+def test_forward_mode_is_refused_clearly():
+    layer = build("lru")
+    params, u = layer.init(0), draw((1, 5, D_MODEL))
+    loss, tensors = torch_loss(layer.layer, u, u), {key: torch.tensor(value) for key, value in params.items()}
+    with pytest.raises((NotImplementedError, RuntimeError), match="jvp|forward"):
+        torch.func.jvp(loss, (tensors,), (tensors,))
+    with pytest.raises(TypeError, match="forward-mode"), jax.enable_x64(True):
+        jax.jvp(jax_loss(layer.layer, u, u), (params,), (params,))
+
+
+# Dtypes, global configuration, other people's training loops.
+
+
+def configuration():
+    return (
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+        torch.get_num_threads(),
+        torch.is_grad_enabled(),
+        jax.config.jax_enable_x64,
+        jax.config.jax_default_matmul_precision,
+        jnp.ones(1).dtype,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", MAIN)
+def test_system_keeps_the_dtype_and_is_that_of_the_loop(name, dtype):
+    layer = build(name)
+    params = {key: value.astype(dtype) for key, value in layer.init(0).items()}
+    tensors = {key: torch.tensor(value).requires_grad_() for key, value in params.items()}
+    before = configuration()
+    with jax.enable_x64(dtype == "float64"):
+        found = {
+            "reference": reference.system(layer.layer, params),
+            "torch, numpy": bench.backends.torch.system(layer.layer, params),
+            "torch": bench.backends.torch.system(layer.layer, tensors),
+            "jax, numpy": bench.backends.jax.system(layer.layer, params),
+            "jax": bench.backends.jax.system(layer.layer, {k: jnp.asarray(v) for k, v in params.items()}),
+        }
+    assert configuration() == before
+    wanted = found.pop("reference")
+    assert found["torch"].Lambda.requires_grad
+    for system in found.values():
+        for a, b in zip(system, wanted, strict=True):
+            if b is None:
+                assert a is None
+                continue
+            array = a.detach().numpy() if isinstance(a, torch.Tensor) else np.asarray(a)
+            assert array.dtype == (dtype if b.dtype == np.float64 else np.result_type(dtype, np.complex64))
+            assert_close(array, b, {"float64": 1e-13, "float32": 1e-5}[dtype])  # exp of an exponential: a few roundings
+
+
+def test_numpy_float64_is_float32_in_jax_unless_it_is_switched_on():
+    layer = build("lru")
+    params, u = layer.init(0), draw((1, 5, D_MODEL))
+    gradient = jax.grad(lambda params: layer_function(layer.layer)(params, u).sum())(params)
+    assert {value.dtype for value in gradient.values()} == {np.dtype(np.float32)}
+    with jax.enable_x64(True):
+        y = layer_function(layer.layer)(params, u)
+        assert y.dtype == np.float64
+        np.testing.assert_allclose(y, loop(layer, params, u)[0], rtol=0, atol=1e-13)
+        # switched on for a test, it does not change what a float32 layer computes in
+        assert layer.apply(params, u, backend="jax", dtype="float32").dtype == np.float32
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_face_changes_no_configuration(backend):
+    layer, params, u, start, *_ = oracle("lru", "float64", True)
+    before = configuration()
+    for dtype in ("float64", "float32"):
+        layer.apply(params, u[:, :5], backend=backend, dtype=dtype)
+        layer.apply(params, u[:, :5], state=start, backend=backend, dtype=dtype)
+        layer.step(params, u[:, 0], backend=backend, dtype=dtype)
+        layer.gradients(params, u[:, :5], u[:, :5], backend=backend, dtype=dtype)
+        assert configuration() == before
+
+
+def test_a_module_trains_in_a_plain_torch_loop():
+    layer = bench.layer("rotrnn", d_model=4, d_state=8, heads=2)
+    params, target = layer.init(0), layer.init(1)
+    given = {key: value.copy() for key, value in params.items()}
+    u = draw((8, 20, 4)).astype(np.float32)
+    wanted = torch.tensor(layer.apply(target, u))
+    for dtype in ("float32", "float64"):
+        module = layer_module(layer.layer, params, dtype)
+        optimizer, losses = torch.optim.Adam(module.parameters(), 1e-2), []
+        for _ in range(60):
+            optimizer.zero_grad()
+            loss = ((module(torch.tensor(u).to(module.D.dtype)) - wanted) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss))
+        assert losses[-1] < losses[0] / 2
+        for key, value in params.items():
+            np.testing.assert_array_equal(value, given[key], f"training changed the array it was given: {key}")
+
+
+def test_a_function_trains_in_a_plain_jax_loop():
+    layer = bench.layer("rotrnn", d_model=4, d_state=8, heads=2)
+    params = {key: jnp.asarray(value, np.float32) for key, value in layer.init(0).items()}
+    u = draw((8, 20, 4)).astype(np.float32)
+    wanted = layer.apply(layer.init(1), u)
+    function, optimizer = layer_function(layer.layer), optax.adam(1e-2)
+
+    @jax.jit
+    def step(params, moments):
+        loss, gradient = jax.value_and_grad(lambda p: ((function(p, u) - wanted) ** 2).mean())(params)
+        updates, moments = optimizer.update(gradient, moments)
+        return optax.apply_updates(params, updates), moments, loss
+
+    moments, losses = optimizer.init(params), []
+    for _ in range(60):
+        params, moments, loss = step(params, moments)
+        losses.append(float(loss))
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_length_zero_is_refused(name):
+    layer = build(name)
+    params, nothing = layer.init(0), np.zeros((1, 0, D_MODEL))
+    for backend in ("reference", *BACKENDS):
+        with pytest.raises(ValueError, match="length must be at least 1"):
+            layer.apply(params, nothing, backend=backend)
+    with pytest.raises(ValueError, match="length must be at least 1"):
+        layer_module(layer.layer, params)(torch.zeros(1, 0, D_MODEL))
+    with pytest.raises(ValueError, match="length must be at least 1"):
+        layer_function(layer.layer)(params, nothing)
