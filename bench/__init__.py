@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
-
-from bench import backends
-from bench.arrays import ArrayLayer
-from bench.contract import (
-    DiagonalLayer,
-    DiagonalSystem,
-    Diverged,
-    Layer,
-    Missing,
-    Suite,
-    Task,
-    Unsupported,
-)
-from bench.registry import register
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from bench import backends
+    from bench.arrays import ArrayLayer
+    from bench.contract import DiagonalLayer, DiagonalSystem, Diverged, Layer, Missing, Suite, Task, Unsupported
+    from bench.registry import register
     from bench.store import read_results
 
 __all__ = [
@@ -41,6 +32,23 @@ __all__ = [
     "run",
 ]
 
+_CONTRACT = ("DiagonalLayer", "DiagonalSystem", "Diverged", "Layer", "Missing", "Suite", "Task", "Unsupported")
+_HOMES = {
+    "ArrayLayer": "bench.arrays",
+    "read_results": "bench.store",
+    "register": "bench.registry",
+    **dict.fromkeys(_CONTRACT, "bench.contract"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Each name is loaded at first use, so that `bench --help` waits for nothing."""
+    if name == "backends":
+        return importlib.import_module("bench.backends")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 def layer(name: str, **options: Any) -> ArrayLayer:
     """The layer of a registered model as a plain-array face; `d_model` is 64 unless given.
@@ -48,6 +56,7 @@ def layer(name: str, **options: Any) -> ArrayLayer:
     ValueError for an unknown name or option, or a value that cannot be honoured exactly.
     """
     from bench import registry
+    from bench.arrays import ArrayLayer
     from bench.options import build, parse_name
 
     plain, bracketed = parse_name(name)
@@ -74,12 +83,3 @@ def run(
     prepared = runner.begin(prepared, ["bench.run"])
     runner.measure(prepared, lambda cell, status: None)
     return prepared.folder
-
-
-def __getattr__(name: str) -> Any:
-    """`read_results` is loaded at first use: it brings pandas, which nothing else here needs."""
-    if name == "read_results":
-        from bench.store import read_results
-
-        return read_results
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

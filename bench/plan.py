@@ -146,6 +146,11 @@ class Cell:
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     @property
+    def kind(self) -> str:
+        """What cells share that differ by their seed alone: the same is compiled for them, and they take as long."""
+        return dataclasses.replace(self, seed=0).id
+
+    @property
     def plain_model(self) -> str:
         return parse_name(self.model)[0]
 

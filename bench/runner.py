@@ -317,7 +317,7 @@ def plan_blocks(prepared: Prepared, out: Path) -> list[Block]:
         if key not in sizes:
             trained = cell.trained
             sizes[key] = ("-" if trained is None else f"{trained:,}", f"{cell.layer.state_reals:,}")
-        took = seconds.get(_kind(cell))
+        took = seconds.get(cell.kind)
         total, unknown_cells = total + (took or 0), unknown_cells + (took is None)
         rows.append(
             [
@@ -334,11 +334,6 @@ def plan_blocks(prepared: Prepared, out: Path) -> list[Block]:
     return [Table(f"Plan: {len(rows)} cells", heads, rows, notes=[estimate], numeric=heads[7:])]
 
 
-def _kind(cell: Cell) -> str:
-    """Cells that differ by their seed alone take about the same time."""
-    return dataclasses.replace(cell, seed=0).id
-
-
 def _durations(out: Path) -> dict[str, float]:
     """Kind of cell -> median duration in seconds over the runs in a folder."""
     found: dict[str, list[float]] = {}
@@ -347,7 +342,7 @@ def _durations(out: Path) -> dict[str, float]:
             took = store.duration(folder, content["id"])
             if took is not None:
                 with contextlib.suppress(TypeError):  # a cell of another version of this harness
-                    found.setdefault(_kind(Cell(**content["cell"])), []).append(took)
+                    found.setdefault(Cell(**content["cell"]).kind, []).append(took)
     return {kind: statistics.median(values) for kind, values in found.items()}
 
 

@@ -1,7 +1,8 @@
 """Measures cells in a process of their own: `python -P -m bench.worker SPEC.json`, JSON in, files out.
 
-Each cell's file is written to a temporary name, synced and renamed. The file `begun` is touched as the work on a cell
-begins, when all is imported. After a cell that failed the process ends: the engine starts a fresh one for the rest.
+SPEC.json says where and how; cells come one a line through stdin, until it ends. Each cell's file is written to a
+temporary name, synced and renamed. The file `begun` of the spec is touched as the work on a cell begins, when all is
+imported. After a cell that failed the process ends: the engine starts a fresh one for the rest.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from bench.plan import Cell
 
 
 def main(spec_file: str) -> int:
-    """Measures the cells of the spec one after another. Exit status 0, or 3 after a cell that failed."""
+    """Measures cells one after another. Exit status 0, or 3 after a cell that failed."""
     faulthandler.enable()
     spec = json.loads(Path(spec_file).read_text())
     _end_with(spec["engine"])
@@ -35,13 +37,21 @@ def main(spec_file: str) -> int:
     if spec["data"]:
         os.environ["BENCH_DATA"] = spec["data"]
     folder = Path(spec["folder"])
-    store.write(folder / "cells" / f".{os.getpid()}.dry", store.table({}, []))  # saving must not fail after the work
-    (folder / "cells" / f".{os.getpid()}.dry").unlink()
-    for content in spec["cells"]:
-        status = measure(Cell(**content), spec, folder)
-        if status not in store.GOOD_STATUSES:
+    dry = folder / "cells" / f".{os.getpid()}.dry"  # saving must not fail after the work
+    store.write(dry, store.table({}, []))
+    dry.unlink()
+    for line in _own_stdin():
+        if measure(Cell(**json.loads(line)), spec, folder) not in store.GOOD_STATUSES:
             return 3
+    _end_group()  # nobody is there any more
     return 0
+
+
+def _own_stdin() -> Iterator[str]:
+    """The lines of stdin, which from here on is empty for everybody else: a layer that asks for input gets none."""
+    with os.fdopen(os.dup(0)) as lines, open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+        yield from iter(lines.readline, "")
 
 
 def measure(cell: Cell, spec: dict[str, Any], folder: Path) -> str:
@@ -111,16 +121,21 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _end_with(engine: int) -> None:
-    """A worker whose engine died measures nothing that anybody waits for: it ends, with whatever it has started."""
+    """A worker whose engine died measures nothing that anybody waits for."""
 
     def watch() -> None:
         while os.getppid() == engine:
             time.sleep(0.5)
-        if os.getpgrp() == os.getpid():
-            os.killpg(os.getpid(), signal.SIGKILL)
+        _end_group()
         os._exit(4)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _end_group() -> None:
+    """Ends this process with whatever it has started, where it has a group of its own."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -121,9 +121,7 @@ def assert_close(found, wanted, tolerance):
 def test_parallel_scan_equals_the_loop(name, backend, dtype, lengths, from_random_state):
     layer, params, u, start, y, x = oracle(name, dtype, from_random_state)
     for length in lengths:
-        found, last = layer.apply(
-            params, u[:, :length], state=start, return_state=True, backend=backend, dtype=dtype
-        )
+        found, last = layer.apply(params, u[:, :length], state=start, return_state=True, backend=backend, dtype=dtype)
         assert_close(found, y[:, :length], TOLERANCE[dtype])
         assert_close(last, x[:, length - 1], TOLERANCE[dtype])
 
@@ -147,9 +145,7 @@ SPLITS = {2: 1, 3: 1, 5: 2, 63: 5, 64: 1, 65: 64, 127: 64, 129: 65, 1000: 129}
 def test_a_state_that_is_handed_over_continues_the_sequence(name, backend, from_random_state):
     layer, params, u, start, y, x = oracle(name, "float64", from_random_state)
     for length, cut in SPLITS.items():
-        first, state = layer.apply(
-            params, u[:, :cut], state=start, return_state=True, backend=backend, dtype="float64"
-        )
+        first, state = layer.apply(params, u[:, :cut], state=start, return_state=True, backend=backend, dtype="float64")
         second, last = layer.apply(
             params, u[:, cut:length], state=state, return_state=True, backend=backend, dtype="float64"
         )
@@ -197,9 +193,7 @@ def test_two_step_loops_are_bit_identical(backend):
 @pytest.mark.parametrize("name", MAIN)
 def test_diagonal_states_are_those_of_the_loop(name, backend):
     layer, params, u, start, _, x = oracle(name, "float64", True)
-    found = layer.states(
-        params, u[:, :129], state=start, coordinates="diagonal", backend=backend, dtype="float64"
-    )
+    found = layer.states(params, u[:, :129], state=start, coordinates="diagonal", backend=backend, dtype="float64")
     assert found.dtype == np.complex128
     assert_close(found, x[:, :129], TOLERANCE["float64"])
 
@@ -655,7 +649,7 @@ def test_a_module_trains_in_a_plain_torch_loop():
             loss = ((module(torch.tensor(u).to(module.D.dtype)) - wanted) ** 2).mean()
             loss.backward()
             optimizer.step()
-            losses.append(float(loss))
+            losses.append(loss.item())
         assert losses[-1] < losses[0] / 2
         for key, value in params.items():
             np.testing.assert_array_equal(value, given[key], f"training changed the array it was given: {key}")

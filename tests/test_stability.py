@@ -8,7 +8,7 @@ import pytest
 from scipy.special import erf
 
 import bench
-from bench import plan, store
+from bench import plan, seeds, store
 from bench.backends import reference
 from bench.measurement import Measurement
 from bench.network import Network, layer_weights
@@ -55,7 +55,7 @@ def layer_norm(x, scale, bias):
 def states_of_network(cell):
     """The states of both layers at the start on the probe batch, in float64, by a loop; and its lengths."""
     data = cell.task_object.load(cell.seed)
-    rows = bench.seeds.generator(cell.seed, "probe").permutation(len(data.validation))[:16]
+    rows = seeds.generator(cell.seed, "probe").permutation(len(data.validation))[:16]
     inputs, lengths = data.validation.inputs[rows], data.validation.lengths[rows]
     network = Network.of(cell.layer, 2, cell.task_object)
     w = network.initial(cell.plain_model, cell.seed)

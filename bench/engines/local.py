@@ -45,27 +45,35 @@ Progress = Callable[[Cell, str], None]
 
 
 def run(cells: list[Cell], job: Job, jobs: int, progress: Progress) -> None:
-    """Measures all cells, `jobs` at a time. Whatever happens to a worker, each of its cells gets a file.
+    """Measures all cells, `jobs` at a time. Whatever happens to a worker, each cell that it was given gets a file.
 
     KeyboardInterrupt ends the workers and their children; cells that were not done get no file.
     """
     slots = [_Slot(cpus) for cpus in processors(jobs)]
-    waiting = list(cells)
+    waiting = [(cell, cell.kind) for cell in cells]
     with contextlib.ExitStack() as stack:
+        scratch = tempfile.TemporaryDirectory(prefix="linrec-bench-", ignore_cleanup_errors=True)
+        folder = Path(stack.enter_context(scratch))
         for slot in slots:
             stack.callback(slot.kill)
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="linrec-bench-")))
-        while waiting or any(slot.cells for slot in slots):
+        while waiting or any(slot.cell for slot in slots):
             for slot in slots:
-                if slot.cells:
+                if slot.cell:
                     slot.watch(job, progress)
-                if not slot.cells and waiting:
-                    share = max(1, len(waiting) // (2 * len(slots)))
-                    batch = [cell for cell in waiting if cell.backend == waiting[0].backend][:share]
-                    taken = {cell.id for cell in batch}
-                    waiting = [cell for cell in waiting if cell.id not in taken]
-                    slot.start(batch, job, scratch)
+                if not slot.cell and waiting:
+                    others = {other.kind for other in slots if other is not slot and other.cell}
+                    slot.give(*waiting.pop(_choice(waiting, slot, others)), job, folder)
             time.sleep(POLL_S)
+
+
+def _choice(waiting: list[tuple[Cell, str]], slot: _Slot, others: set[str]) -> int:
+    """Which cell a slot takes next: of the kind that it has compiled, else of its backend and of nobody else's kind."""
+
+    def cost(i: int) -> tuple[bool, bool, bool, int]:
+        cell, kind = waiting[i]
+        return slot.backend is not None and cell.backend != slot.backend, kind != slot.kind, kind in others, i
+
+    return min(range(len(waiting)), key=cost)
 
 
 def threads_allowed() -> int | None:
@@ -82,46 +90,63 @@ def processors(jobs: int) -> Iterator[list[int]]:
 
 
 class _Slot:
-    """A place for one worker at a time."""
+    """A place for one worker at a time, which measures one cell after another of its backend."""
 
     def __init__(self, cpus: list[int]) -> None:
         self.cpus = cpus[: threads_allowed()]
-        self.cells: list[Cell] = []
-        self.process: subprocess.Popen[bytes] | None = None
-        self.scratch = Path()
+        self.process: subprocess.Popen[str] | None = None
+        self.backend: str | None = None
+        self.kind = ""
+        self.cell: Cell | None = None
         self.spec = Path()
-        self.before: dict[str, Any] = {}
+        self.before: Any = None
         self.since = 0.0
         self.begun = False
         self.kills = 0
-        self.last_status: str | None = None
 
-    def start(self, cells: list[Cell], job: Job, scratch: Path) -> None:
-        self.cells = cells
-        self.scratch = scratch
-        self.before = {cell.id: store.stamp(job.folder, cell.id) for cell in cells}  # there, where a cell is retried
+    def give(self, cell: Cell, kind: str, job: Job, scratch: Path) -> None:
+        """Lets the worker measure a cell, or a fresh one where it has ended or is another backend's."""
+        self.cell, self.kind = cell, kind
+        self.before = store.stamp(job.folder, cell.id)  # there, where a cell is tried again
+        line = json.dumps(dataclasses.asdict(cell)) + "\n"
+        if self.process is None or self.backend != cell.backend or not self._say(line):
+            self.kill()
+            self._start(cell.backend, job, scratch)
+            self._say(line)
+        self.since = time.monotonic()
+
+    def _say(self, line: str) -> bool:
+        """Whether the worker could be told: not where it has ended since its last cell."""
+        assert self.process is not None
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(line)
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return False
+        return self.process.poll() is None
+
+    def _start(self, backend: str, job: Job, scratch: Path) -> None:
         handle, name = tempfile.mkstemp(suffix=".json", dir=scratch)
-        self.spec = Path(name)
+        self.spec, self.backend, self.begun = Path(name), backend, False
         spec = {
             "folder": str(job.folder.resolve()), "run_id": job.run_id, "env_id": job.env_id, "code": job.code,
             "device": job.device, "plugins": list(job.plugins), "data": job.data, "params": job.params,
             "cpus": self.cpus, "threads": len(self.cpus), "engine": os.getpid(), "begun": str(self._begun),
-            "cells": [dataclasses.asdict(cell) for cell in cells],
         }  # fmt: skip
         with os.fdopen(handle, "w") as file:
             json.dump(spec, file)
         self.kills = _kernel_kills()
-        self.last_status, self.begun = None, False
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "bench.worker", name],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 env=_environment(job.device, len(self.cpus)),
+                text=True,
                 start_new_session=True,  # its children end with it
             )
-        self.since = time.monotonic()
 
     @property
     def _log(self) -> Path:
@@ -132,34 +157,33 @@ class _Slot:
         return self.spec.with_suffix(".begun")
 
     def watch(self, job: Job, progress: Progress) -> None:
-        """Takes note of finished cells; ends a worker that is past its limit, or replaces one that has ended."""
+        """Takes note of a cell that has ended, or of a worker that has ended in it; ends one that is past its limit."""
         assert self.process is not None
-        exited = self.process.poll() is not None  # asked before files are looked at: a worker writes, then ends
+        code = self.process.poll()  # asked before the file is looked at: a worker writes, then ends
         if not self.begun and self._begun.exists():
             self.begun, self.since = True, time.monotonic()
-        self._take_note(job, progress)
+        if self._take_note(job, progress):
+            return
         limit = job.timeout if self.begun else START_LIMIT_S
-        if self.cells and not exited and time.monotonic() - self.since > limit:
-            late = self.cells[0]
+        if code is not None:
+            self._fail(job, progress, *self._reason(code))
+        elif time.monotonic() - self.since > limit:
             self.kill()
-            self._take_note(job, progress)
-            if self.cells and self.cells[0] is late:
+            if not self._take_note(job, progress):
                 what = "ended" if self.begun else "the worker had not begun and was ended"
                 self._fail(job, progress, "timeout", f"{what} after {limit:g} s")
-        elif exited and self.cells and self.last_status in (None, *store.GOOD_STATUSES):  # else a cell failed in it
-            self._fail(job, progress, *self._reason(self.process.returncode))
-        elif not exited and self.cells:
-            return
-        self.kill()
-        if self.cells:
-            self.start(self.cells, job, self.scratch)
 
-    def _take_note(self, job: Job, progress: Progress) -> None:
-        """Of cells that have a file now."""
-        while self.cells and store.stamp(job.folder, self.cells[0].id) != self.before[self.cells[0].id]:
-            self.last_status = store.status(job.folder, self.cells[0].id)
-            progress(self.cells.pop(0), self.last_status)
-            self.since = time.monotonic()
+    def _take_note(self, job: Job, progress: Progress) -> bool:
+        """Whether the cell has its file now. A worker in which a cell failed is not used again."""
+        cell = self.cell
+        if cell is None or store.stamp(job.folder, cell.id) == self.before:
+            return False
+        status = store.status(job.folder, cell.id)
+        if status not in store.GOOD_STATUSES:
+            self.kill()
+        self.cell = None
+        progress(cell, status)
+        return True
 
     def kill(self) -> None:
         """Ends the worker and whatever it has started."""
@@ -168,6 +192,9 @@ class _Slot:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        if self.process.stdin:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
         self.process = None  # its number may be another process's from now on
 
     def _reason(self, code: int) -> tuple[str, str]:
@@ -181,7 +208,9 @@ class _Slot:
         return "crashed", f"the worker ended with {what}" + (f":\n{tail}" if tail else "")
 
     def _fail(self, job: Job, progress: Progress, status: str, message: str) -> None:
-        cell = self.cells.pop(0)
+        assert self.cell is not None
+        cell, self.cell = self.cell, None
+        self.kill()
         write_failure(job, cell, status, message, len(self.cpus), time.monotonic() - self.since)
         progress(cell, status)
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import TextIO
 
+from rich import box
 from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
@@ -18,13 +19,15 @@ from bench.report.blocks import Block, Note, Table
 def show(blocks: Iterable[Block], file: TextIO | None = None) -> None:
     """Prints the blocks: as tables where they fit into the window or into a pipe, else one line a value."""
     file = file or sys.stdout
-    console = Console(file=file, highlight=False, soft_wrap=True, emoji=False)
+    console = Console(file=file, highlight=False, emoji=False)
+    console.soft_wrap = not console.is_terminal  # a pipe takes lines of any length; a window gets them between words
     for block in blocks:
         if isinstance(block, Note):
             console.print(escape(block.text), style="bold red" if block.warning else None)
         elif not console.is_terminal:
             file.write("\n" + _plain(block) + "\n")
         elif _width(block) <= console.width:
+            console.print(f"\n[bold]{escape(block.title)}[/bold]")
             console.print(_rich(block))
         else:
             console.print(_stacked(block))
@@ -51,11 +54,11 @@ def _widths(table: Table) -> list[int]:
 
 
 def _width(table: Table) -> int:
-    return sum(_widths(table)) + 3 * len(table.columns) + 1
+    return sum(_widths(table)) + 3 * (len(table.columns) - 1)
 
 
 def _rich(table: Table) -> RichTable:
-    drawn = RichTable(title=escape(table.title), title_justify="left", title_style="bold", header_style="bold")
+    drawn = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for head in table.columns:
         drawn.add_column(escape(head), justify="right" if head in table.numeric else "left", no_wrap=True)
     for row in table.rows:

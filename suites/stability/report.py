@@ -209,8 +209,8 @@ def _noise(groups: list[_Group]) -> Table:
             z = ((energy - expected) / error).dropna()
             rows.append(
                 [
-                    *group.label(), when, f"{energy.xs(last, level='t').mean():.4g}",
-                    f"{expected.xs(last, level='t').mean():.4g}", f"{ratio.mean():.3f}",
+                    *group.label(), when, f"{energy.xs(last, level='t').mean():#.4g}",
+                    f"{expected.xs(last, level='t').mean():#.4g}", f"{ratio.mean():.3f}",
                     f"{np.abs(z).max():.1f} of {len(z)}" if len(z) else "-",
                     f"{np.sqrt((z**2).mean()):.2f}" if len(z) else "-",
                 ]
@@ -252,7 +252,7 @@ def _number(value: float | None) -> str:
 
 
 def _mean(values: np.ndarray) -> str:
-    return f"{values.mean():.3g}" if len(values) else "-"
+    return f"{values.mean():#.3g}" if len(values) else "-"
 
 
 def _settling(values: np.ndarray) -> str:

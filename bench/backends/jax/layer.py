@@ -14,7 +14,7 @@ from jax import Array
 from bench.backends.jax import ops
 from bench.backends.jax.device import DTYPES, computing, find, get, put
 from bench.backends.jax.scan import Pair, convolution_kernel, convolve, scan
-from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params
+from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params, require
 
 
 def system(layer: DiagonalLayer, params: Params) -> DiagonalSystem:
@@ -72,6 +72,7 @@ class DiagonalModule(nnx.Module):
 
 def outputs(system: DiagonalSystem, u: Array, lengths: Array | None = None) -> Array:
     """y, (batch, length, d_model), from a zero state."""
+    require(u.shape[1] >= 1, "length must be at least 1, not 0")
     if system.Lambda.ndim == 2:
         return _convolved(system, u, lengths)
     y = _read(system.C, _states(system, u, None)) + system.D * u
@@ -83,6 +84,7 @@ def outputs(system: DiagonalSystem, u: Array, lengths: Array | None = None) -> A
 
 def stateful_outputs(system: DiagonalSystem, u: Array, state: Pair | None) -> tuple[Array, Pair]:
     """y, (batch, length, d_model), and the state after the last step, from a state, (batch, *Lambda.shape)."""
+    require(u.shape[1] >= 1, "length must be at least 1, not 0")
     if system.Lambda.ndim == 1:
         x = _states(system, u, state)
         return _read(system.C, x) + system.D * u, (x[0][-1], x[1][-1])

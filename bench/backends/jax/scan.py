@@ -13,8 +13,6 @@ import jax.numpy as jnp
 from jax import Array
 from scipy.fft import next_fast_len
 
-from bench.contract import require
-
 CHUNK = 32
 """Steps inside a chunk, on devices where one step is too small to keep them busy."""
 
@@ -25,7 +23,6 @@ Pair = tuple[Array, Array]
 @jax.custom_vjp
 def scan(Lambda: Pair, v: Pair, start: Pair) -> Pair:
     """All states, (length, batch, *n), from v of that shape and the state before them, (batch, *n)."""
-    require(v[0].shape[0] >= 1, "the length must be at least 1, not 0")
     return jax.lax.platform_dependent(Lambda, v, start, cpu=_loop, default=_chunked)
 
 
@@ -55,7 +52,6 @@ def convolution_kernel(Lambda: Pair, B: Pair, C: Pair, length: int) -> Array:
 
     Lambda^l is a coarse power times a fine one, so that (d_model, n, length) never exists.
     """
-    require(length >= 1, "the length must be at least 1, not 0")
     fine = round(length**0.5)
     coarse = -(-length // fine)
     fine_re, fine_im = _impulse_response(Lambda, fine)

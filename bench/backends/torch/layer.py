@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bench.backends.torch import ops
 from bench.backends.torch.device import DTYPES, find, get, put
 from bench.backends.torch.scan import Pair, convolution_kernel, convolve, scan
-from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params
+from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params, require
 
 
 def system(layer: DiagonalLayer, params: Params) -> DiagonalSystem:
@@ -52,6 +52,7 @@ class DiagonalModule(nn.Module):
 
 def outputs(system: DiagonalSystem, u: Tensor, lengths: Tensor | None = None) -> Tensor:
     """y, (batch, length, d_model), from a zero state."""
+    require(u.shape[1] >= 1, "length must be at least 1, not 0")
     if system.Lambda.ndim == 2:
         return _convolved(system, u, lengths)
     y = _read(system.C, _states(system, u, None)) + system.D * u
@@ -63,6 +64,7 @@ def outputs(system: DiagonalSystem, u: Tensor, lengths: Tensor | None = None) ->
 
 def stateful_outputs(system: DiagonalSystem, u: Tensor, state: Pair | None) -> tuple[Tensor, Pair]:
     """y, (batch, length, d_model), and the state after the last step, from a state, (batch, *Lambda.shape)."""
+    require(u.shape[1] >= 1, "length must be at least 1, not 0")
     if system.Lambda.ndim == 1:
         x = _states(system, u, state)
         return _read(system.C, x) + system.D * u, (x[0][-1], x[1][-1])

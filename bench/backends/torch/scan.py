@@ -13,8 +13,6 @@ import torch
 from scipy.fft import next_fast_len
 from torch import Tensor
 
-from bench.contract import require
-
 CHUNK = 32
 """Steps inside a chunk: length / CHUNK + CHUNK vector operations in sequence."""
 
@@ -24,7 +22,6 @@ Pair = tuple[Tensor, Tensor]
 
 def scan(Lambda: Pair, v: Pair, start: Pair) -> Pair:
     """All states, (length, batch, *n), from v of that shape and the state before them, (batch, *n)."""
-    require(v[0].shape[0] >= 1, "the length must be at least 1, not 0")
     re, im = _Scan.apply(*Lambda, *v, *start)
     return re, im
 
@@ -34,7 +31,6 @@ def convolution_kernel(Lambda: Pair, B: Pair, C: Pair, length: int) -> Tensor:
 
     Lambda^l is a coarse power times a fine one, so that (d_model, n, length) never exists.
     """
-    require(length >= 1, "the length must be at least 1, not 0")
     fine = round(length**0.5)
     coarse = -(-length // fine)
     fine_re, fine_im = powers(Lambda, fine)
