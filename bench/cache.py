@@ -80,7 +80,7 @@ def _read(path: Path) -> dict[str, np.ndarray] | None:
 
 def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
     content = io.BytesIO()
-    np.savez(content, **arrays)
+    np.savez(content, allow_pickle=False, **arrays)
     # One name is enough, as the lock admits one writer; what a killed process left there is overwritten.
     unfinished = path.with_suffix(".tmp")
     try:

@@ -54,7 +54,7 @@ class Network:
 
     def roles(self) -> dict[str, str]:
         """The role of every weight: the layers' own, and "weight", "bias" and "norm" for the rest of the network."""
-        roles = {}
+        roles: dict[str, str] = {}
         dense = ["encoder", "decoder"]
         for i in range(self.depth):
             block = f"blocks.{i}"

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from bench.contract import Split
+from bench.contract import DiagonalLayer, Split, Unsupported
 from bench.network import Network
 from bench.recipe import Recipe
 from bench.seeds import generator
@@ -63,3 +63,13 @@ def dropout_masks(recipe: Recipe, network: Network, seed: int, step: int, batch:
     rng = generator(seed, "dropout", step)
     kept = rng.random((network.depth, 2, batch, network.layer.d_model)) >= recipe.dropout
     return (kept / (1 - recipe.dropout)).astype(np.float32)
+
+
+def layer_with_state(network: Network) -> DiagonalLayer:
+    """The network's layer, where its state at a time step is known; else `Unsupported` with the reason."""
+    layer = network.layer
+    if not isinstance(layer, DiagonalLayer):
+        raise Unsupported(f"{type(layer).__name__} is no diagonal layer, so its state is not known")
+    if layer.has_reverse:
+        raise Unsupported("a bidirectional layer has no single state at a time step")
+    return layer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
@@ -16,7 +17,8 @@ from bench import store
 from bench.engines import local
 
 PLUGIN = ["--plugin", str(TESTS / "plugins" / "faults.py")]
-WALK = ["--suite", "walk", "--device", "cpu", "--seeds", "0", *PLUGIN]
+WALK = ["--suite", "walk", "--device", "cpu", *PLUGIN]
+SLOW = ["run", *WALK, "--models", "faulty", "--seeds", "0-3", "--set", "pause=0.5", "--jobs", "1", "--run", "slow"]
 
 FIVE = {
     "faulty": "ok",
@@ -30,7 +32,7 @@ ORDERS = {
     "the fine one last": [3, 4, 2, 1, 0],
     "the fine one between": [2, 3, 0, 4, 1],
 }
-NOT_MEASURED = ["run_id", "env_id", "started_at", "duration_s"]
+NOT_MEASURED = ["run_id", "env_id", "code", "started_at", "duration_s"]
 """The columns in which two measurements of one cell differ."""
 
 
@@ -94,8 +96,8 @@ def five(bench_in, place):
     for name, order in ORDERS.items():
         models = ",".join(list(FIVE)[i] for i in order)
         started[name] = bench_in(place).start(
-            "run", *WALK, "--models", models, "--run", name.replace(" ", "-"), "--jobs", "1", "--timeout", "10",
-            FAULTS_SECRET="do-not-show-this",
+            "run", *WALK, "--seeds", "0", "--models", models, "--run", name.replace(" ", "-"), "--jobs", "1",
+            "--timeout", "10", FAULTS_SECRET="do-not-show-this",
         )  # fmt: skip
     return {name: (place / "results" / name.replace(" ", "-"), _ended(process)) for name, process in started.items()}
 
@@ -170,16 +172,18 @@ def test_retry_measures_the_named_statuses_again_and_nothing_else(five, bench_in
     assert set(after.index[after != before]) == {"faulty[fault=sleeps]", "faulty[fault=raises]"}
 
 
-def test_the_five_faults_in_the_suite_stability(bench_here, tmp_path):
-    models = ",".join(list(FIVE)[i] for i in (3, 2, 0, 1, 4))
+def test_training_that_diverges_stops_at_its_step_and_the_next_cell_is_fine(bench_here, tmp_path):
     recipe = [word for setting in ("rate=0.1", "weight_decay=0.1", "warmup=0") for word in ("--set", setting)]
-    bench_here("run", *SMALL, *recipe, *PLUGIN, "--models", models, "--run", "five", "--timeout", "20", expect=1)
-    folder = tmp_path / "results" / "five"
-    assert statuses(folder) == FIVE
+    models = "faulty[burns_at=0.98],faulty"
+    bench_here("run", *SMALL, *recipe, *PLUGIN, "--models", models, "--jobs", "1", "--run", "two")
+    folder = tmp_path / "results" / "two"
+    assert statuses(folder) == {"faulty[burns_at=0.98]": "diverged", "faulty": "ok"}
     rows = numbers(folder, "faulty[burns_at=0.98]")
     assert rows[rows["metric"] == "diverged_at_step"]["step"].tolist() == [3]
     assert rows[(rows["metric"] == "loss") & (rows["split"] == "train")]["step"].tolist() == [0, 1, 2]
     assert message(folder, "faulty[burns_at=0.98]") == "non-finite loss at step 3"
+    report = bench_here("report", "--json", "--plugin", PLUGIN[1])
+    assert json.loads(report.stdout)["counts"] == {"diverged": 1, "ok": 1}
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +193,7 @@ def rare(bench_in, place):
     models = ",".join(f"faulty[fault={fault}]" for fault in faults) + ",faulty"
     child = place / "child"
     done = bench_in(place)(
-        "run", *WALK, "--models", models, "--run", "rare", "--jobs", "2", "--timeout", "10", expect=1,
+        "run", *WALK, "--seeds", "0", "--models", models, "--run", "rare", "--jobs", "2", "--timeout", "10", expect=1,
         FAULTS_CHILD=str(child),
     )  # fmt: skip
     return place / "results" / "rare", list(map(int, child.read_text().split())), done
@@ -232,11 +236,8 @@ def test_no_message_holds_an_absolute_path(rare):
 @pytest.fixture(scope="module")
 def undisturbed(bench_in, place):
     """Four cells that nothing happens to."""
-    bench_in(place)("run", *WALK, "--models", "faulty", "--seeds", "0-3", "--run", "undisturbed", "--set", "pause=0.5")
+    bench_in(place)(*SLOW[:-1], "undisturbed")
     return place / "results" / "undisturbed"
-
-
-SLOW = ["run", *WALK, "--models", "faulty", "--seeds", "0-3", "--set", "pause=0.5", "--jobs", "1", "--run", "slow"]
 
 
 def files(folder: Path) -> list[Path]:
@@ -263,7 +264,7 @@ def test_a_run_that_ctrl_c_ends_keeps_what_is_done_and_goes_on_later(bench_here,
     process, kept = interrupted(bench_here, folder, signal.SIGINT)
     before = [store.stamp(folder, path.stem) for path in kept]
     (resume,) = re.findall(r"bench (run --resume .*)", process.stderr_text)
-    bench_here(*resume.split(), "--jobs", "2")
+    bench_here(*resume.split(), "--jobs", "1")
     assert [store.stamp(folder, path.stem) for path in kept] == before
     pd.testing.assert_frame_equal(numbers(folder), numbers(undisturbed), check_exact=True)
 
@@ -280,14 +281,13 @@ def test_a_signal_without_a_name_is_its_number():
 def test_an_engine_that_is_killed_leaves_no_worker_and_readable_files(bench_here, tmp_path):
     child = tmp_path / "child"
     process = bench_here.start(
-        "run", *WALK, "--models", "faulty,faulty[fault=clings]", "--run", "killed", "--jobs", "1",
+        "run", *WALK, "--seeds", "0", "--models", "faulty,faulty[fault=clings]", "--run", "killed", "--jobs", "1",
         TMPDIR=str(tmp_path), FAULTS_CHILD=str(child),
     )  # fmt: skip
     wait_for(lambda: child.exists() and child.read_text().count(" ") == 1)
     process.kill()
     _ended(process)
-    wait_for(lambda: not running(str(tmp_path)))
-    assert [number for number in map(int, child.read_text().split()) if is_running(number)] == []
+    wait_for(lambda: not running(str(tmp_path)) and not any(map(is_running, map(int, child.read_text().split()))))
     folder = tmp_path / "results" / "killed"
     assert statuses(folder) == {"faulty": "ok", "faulty[fault=clings]": "interrupted"}
 
@@ -295,11 +295,21 @@ def test_an_engine_that_is_killed_leaves_no_worker_and_readable_files(bench_here
 @pytest.fixture(scope="module")
 def sharded(bench_in, place):
     """The four cells by two commands at the same time."""
-    words = ["run", *WALK, "--models", "faulty", "--seeds", "0-3", "--set", "pause=0.5", "--jobs", "1"]
-    shards = [bench_in(place).start(*words, "--run", "sharded", "--shard", f"{i}/2") for i in (1, 2)]
+    shutil.copy(PLUGIN[1], place)
+    shards = [bench_in(place).start(*SHARD, f"{i}/2") for i in (1, 2)]
     for shard in map(_ended, shards):
         assert shard.returncode == 0, shard.stderr_text
     return place / "results" / "sharded", shards
+
+
+SHARD = [
+    *SLOW[: SLOW.index("--plugin")],
+    "--plugin",
+    "faults.py",
+    *SLOW[SLOW.index("--models") : -1],
+    "sharded",
+    "--shard",
+]
 
 
 def test_two_shards_at_the_same_time_measure_the_plan_once(sharded, undisturbed):
@@ -315,22 +325,22 @@ def test_a_shard_reports_its_own_cells_alone(sharded):
 
 
 def test_a_run_that_exists_takes_only_shards_of_its_own_plan(sharded, bench_in, place):
-    words = ["run", *WALK, "--models", "faulty", "--run", "sharded"]
-    assert "exists; to go on with it write --resume sharded" in bench_in(place).refused(*words, "--seeds", "0-3")
-    assert "is a run of other cells" in bench_in(place).refused(*words, "--seeds", "0-4", "--shard", "1/2")
-    assert "--shard needs --run NAME" in bench_in(place).refused(*words[:-2], "--shard", "1/2")
+    refused = bench_in(place).refused
+    assert "exists; to go on with it write --resume sharded" in refused(*SHARD[:-1])
+    assert "is a run of other cells" in refused(*SHARD, "1/2", "--set", "steps=7")
+    assert "--shard needs --run NAME" in refused("run", *WALK, "--models", "faulty", "--shard", "1/2")
 
 
-def test_other_code_is_refused_unless_it_is_allowed(bench_here, tmp_path):
+def test_other_code_is_refused_unless_it_is_allowed(sharded, bench_in, tmp_path):
+    shutil.copytree(sharded[0], tmp_path / "results" / "sharded")
+    folder = tmp_path / "results" / "sharded"
+    files(folder)[0].unlink()
     plugin = tmp_path / "faults.py"
-    shutil.copy(TESTS / "plugins" / "faults.py", plugin)
-    words = ["--suite", "walk", "--device", "cpu", "--models", "faulty", "--seeds", "0,1", "--plugin", "faults.py"]
-    bench_here("run", *words, "--run", "half", "--shard", "1/2")
-    plugin.write_text(plugin.read_text() + "\n# a change\n")
-    for command in (["run", "--resume", "half"], ["run", *words, "--run", "half", "--shard", "2/2"]):
-        text = bench_here.refused(*command)
+    plugin.write_text(Path(PLUGIN[1]).read_text() + "\n# a change\n")
+    for command in (["run", "--resume", "sharded"], [*SHARD, "2/2"]):
+        text = bench_in(tmp_path).refused(*command)
         assert "the code changed since (plugin faults.py); --allow-changed-code goes on all the same" in text
-    bench_here("run", "--resume", "half", "--allow-changed-code")
-    rows = store.read_results(tmp_path / "results" / "half")
-    assert set(rows["status"]) == {"ok"}
-    assert rows.drop_duplicates("cell_id")["code"].nunique() == 2
+    bench_in(tmp_path)("run", "--resume", "sharded", "--allow-changed-code")
+    rows = store.read_results(folder).drop_duplicates("cell_id")
+    assert rows["status"].tolist() == ["ok"] * 4
+    assert sorted(rows["code"].value_counts()) == [1, 3]

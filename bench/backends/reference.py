@@ -79,6 +79,7 @@ def apply(
     y = output(s, s.C, scan(s, u, zero_state(s, len(u)))) + s.D * u
     if lengths is not None:
         u = np.where(np.arange(u.shape[1])[None, :, None] < np.asarray(lengths)[:, None, None], u, 0)
+    assert s.C_reverse is not None
     backward = scan(s, u[:, ::-1], zero_state(s, len(u)))[:, ::-1]
     return (y + output(s, s.C_reverse, backward)).astype(dtype)
 

@@ -93,20 +93,19 @@ def stateful_outputs(system: DiagonalSystem, u: Array, state: Pair | None) -> tu
         x = _states(system, u, state)
         return (x[0][-1], x[1][-1]), _read(system.C, x) + system.D * u
 
-    if state is None:
-        zero = jnp.zeros((len(u), *system.Lambda.shape), u.dtype)
-        state = (zero, zero)
+    zero = jnp.zeros((len(u), *system.Lambda.shape), u.dtype)
+    last = (zero, zero) if state is None else state
     batch, length, _ = u.shape
     whole = length // STATE_CHUNK * STATE_CHUNK
     pieces = []
     if whole:
         split = jnp.moveaxis(u[:, :whole].reshape(batch, -1, STATE_CHUNK, u.shape[-1]), 1, 0)
-        state, y = jax.lax.scan(piece, state, split)
+        last, y = jax.lax.scan(piece, last, split)
         pieces.append(jnp.moveaxis(y, 0, 1).reshape(batch, whole, -1))
     if whole < length:
-        state, y = piece(state, u[:, whole:])
+        last, y = piece(last, u[:, whole:])
         pieces.append(y)
-    return jnp.concatenate(pieces, 1), state
+    return jnp.concatenate(pieces, 1), last
 
 
 def state_energy(layer: DiagonalLayer, params: Mapping[str, Array], u: Array, coordinates: str = "own") -> Array:
@@ -166,8 +165,8 @@ def _read(C: Array, x: Pair) -> Array:
 
 def _convolved(system: DiagonalSystem, u: Array, lengths: Array | None) -> Array:
     def kernel(C: Array) -> Array:
-        parts = ((z.real, z.imag) for z in (system.Lambda, system.B, C))
-        return convolution_kernel(*parts, u.shape[1])
+        Lambda, B, out = ((z.real, z.imag) for z in (system.Lambda, system.B, C))
+        return convolution_kernel(Lambda, B, out, u.shape[1])
 
     y = convolve(kernel(system.C), u) + system.D * u
     if system.C_reverse is not None:
@@ -253,7 +252,7 @@ def decoder(
     """A function (u_t, state) -> (y_t, state); the system is built here, once."""
     place = find(device)
     with computing(dtype, place):
-        built = system(layer, _arrays(params, place, dtype))
+        built = _system(layer, _arrays(params, place, dtype))
 
     def decode(u: np.ndarray, state: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         with computing(dtype, place):
@@ -288,6 +287,11 @@ def gradients(
 
         state_gradient, du = jax.grad(loss, (0, 1))(state, put(u, place, dtype))
         return {name: get(value) for name, value in {**nnx.to_pure_dict(state_gradient), "u": du}.items()}
+
+
+@partial(jax.jit, static_argnums=0)
+def _system(layer: DiagonalLayer, params: Params) -> DiagonalSystem:
+    return system(layer, params)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax import Array
 
@@ -18,7 +18,7 @@ from bench.network import NORM_EPSILON, Network, layer_weights
 class Dense(nnx.Module):
     """x @ weight + bias; with `tokens` x holds row numbers, which stand for one-hot vectors."""
 
-    def __init__(self, weights: Mapping[str, np.ndarray], name: str, dtype: str, tokens: bool = False) -> None:
+    def __init__(self, weights: Mapping[str, Any], name: str, dtype: str, tokens: bool = False) -> None:
         self.weight = _parameter(weights[f"{name}.weight"], dtype)
         self.bias = _parameter(weights[f"{name}.bias"], dtype)
         self.tokens = tokens
@@ -30,7 +30,7 @@ class Dense(nnx.Module):
 class LayerNorm(nnx.Module):
     """Zero mean and unit variance over features, then scale and bias."""
 
-    def __init__(self, weights: Mapping[str, np.ndarray], name: str, dtype: str) -> None:
+    def __init__(self, weights: Mapping[str, Any], name: str, dtype: str) -> None:
         self.scale = _parameter(weights[f"{name}.scale"], dtype)
         self.bias = _parameter(weights[f"{name}.bias"], dtype)
 
@@ -43,7 +43,7 @@ class LayerNorm(nnx.Module):
 class Block(nnx.Module):
     """x + drop(value(a) * sigmoid(gate(a))), a = drop(gelu(layer(norm(x))))."""
 
-    def __init__(self, network: Network, weights: dict[str, np.ndarray], i: int, dtype: str) -> None:
+    def __init__(self, network: Network, weights: Mapping[str, Any], i: int, dtype: str) -> None:
         self.norm = LayerNorm(weights, f"blocks.{i}.norm", dtype)
         self.layer = layer_module(network.layer, layer_weights(weights, i), dtype)
         self.value = Dense(weights, f"blocks.{i}.value", dtype)
@@ -63,7 +63,7 @@ class Classifier(nnx.Module):
     `masks` are (depth, 2, batch, d_model), the same at all time steps, already divided by the share that is kept.
     """
 
-    def __init__(self, network: Network, weights: dict[str, np.ndarray], dtype: str) -> None:
+    def __init__(self, network: Network, weights: Mapping[str, Any], dtype: str) -> None:
         self.encoder = Dense(weights, "encoder", dtype, tokens=network.tokens)
         self.blocks = nnx.List([Block(network, weights, i, dtype) for i in range(network.depth)])
         self.decoder = Dense(weights, "decoder", dtype)
@@ -86,5 +86,5 @@ class Classifier(nnx.Module):
         return found
 
 
-def _parameter(value: np.ndarray, dtype: str) -> nnx.Param:
+def _parameter(value: Any, dtype: str) -> nnx.Param:
     return nnx.Param(jnp.asarray(value, DTYPES[dtype]))

@@ -15,10 +15,9 @@ from bench.backends.jax import ops
 from bench.backends.jax.device import DTYPES, computing, find, get, put
 from bench.backends.jax.layer import state_energy
 from bench.backends.jax.network import Classifier
-from bench.contract import DiagonalLayer, Unsupported
 from bench.network import Network, layer_weights
 from bench.recipe import Recipe
-from bench.training import Batch
+from bench.training import Batch, layer_with_state
 
 Weights = dict[str, Array]
 
@@ -57,20 +56,17 @@ class Trainer:
             return float(loss), [float(norm) for norm in norms]
 
     def state_energies(self, batch: Batch) -> list[np.ndarray]:
-        self._require_state()
         with computing(self.dtype, self.device):
             return [
                 get(energy) for energy in _energies(self.network, self.dtype, self._weights(), *self._batch(batch)[:2])
             ]
 
     def white_noise_energies(self, noise: np.ndarray) -> list[np.ndarray]:
-        self._require_state()
         with computing(self.dtype, self.device):
             u = put(noise, self.device, self.dtype)
             return [get(energy) for energy in _noise_energies(self.network, self._weights(), u)]
 
     def diagnostics(self) -> list[dict[str, float]]:
-        self._require_state()
         with computing(self.dtype, self.device):
             return [
                 {name: float(x) for name, x in found.items()} for found in _diagnostics(self.network, self._weights())
@@ -85,13 +81,6 @@ class Trainer:
     def _batch(self, batch: Batch) -> tuple[Array, ...]:
         inputs = put(batch.inputs, self.device, self.dtype)
         return inputs, put(batch.lengths, self.device), put(batch.targets, self.device)
-
-    def _require_state(self) -> None:
-        layer = self.network.layer
-        if not isinstance(layer, DiagonalLayer):
-            raise Unsupported(f"{type(layer).__name__} is no diagonal layer, so its state is not known")
-        if layer.has_reverse:
-            raise Unsupported("a bidirectional layer has no single state at a time step")
 
 
 # Compiled once for each network, recipe and shape, and so shared by the cells of a worker that differ by their seed.
@@ -138,19 +127,20 @@ def _logits(network: Network, dtype: str, weights: Weights, inputs: Array, lengt
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _energies(network: Network, dtype: str, weights: Weights, inputs: Array, lengths: Array) -> list[Array]:
-    found = Classifier(network, weights, dtype).layer_inputs(inputs, lengths)
-    return [state_energy(network.layer, layer_weights(weights, i), found[i]) for i in range(network.depth)]
+    layer, found = layer_with_state(network), Classifier(network, weights, dtype).layer_inputs(inputs, lengths)
+    return [state_energy(layer, layer_weights(weights, i), found[i]) for i in range(network.depth)]
 
 
 @partial(jax.jit, static_argnums=0)
 def _noise_energies(network: Network, weights: Weights, noise: Array) -> list[Array]:
-    layers = [layer_weights(weights, i) for i in range(network.depth)]
-    return [state_energy(network.layer, params, noise, "diagonal")[..., 0] for params in layers]
+    layer, found = layer_with_state(network), [layer_weights(weights, i) for i in range(network.depth)]
+    return [state_energy(layer, params, noise, "diagonal")[..., 0] for params in found]
 
 
 @partial(jax.jit, static_argnums=0)
 def _diagnostics(network: Network, weights: Weights) -> list[dict[str, Array]]:
-    return [network.layer.diagnostics(layer_weights(weights, i), ops) for i in range(network.depth)]
+    layer = layer_with_state(network)
+    return [layer.diagnostics(layer_weights(weights, i), ops) for i in range(network.depth)]
 
 
 def _loss(

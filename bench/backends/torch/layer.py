@@ -135,8 +135,8 @@ def _read(C: Tensor, x: Pair) -> Tensor:
 
 def _convolved(system: DiagonalSystem, u: Tensor, lengths: Tensor | None) -> Tensor:
     def kernel(C: Tensor) -> Tensor:
-        parts = ((z.real, z.imag) for z in (system.Lambda, system.B, C))
-        return convolution_kernel(*parts, u.shape[1])
+        Lambda, B, out = ((z.real, z.imag) for z in (system.Lambda, system.B, C))
+        return convolution_kernel(Lambda, B, out, u.shape[1])
 
     y = convolve(kernel(system.C), u) + system.D * u
     if system.C_reverse is not None:
@@ -247,8 +247,8 @@ def gradients(
     u_ = put(u, place, dtype).requires_grad_()
     ends = None if lengths is None else put(np.asarray(lengths), place)
     module(u_, ends).backward(put(cotangent, place, dtype))
-    found = {name: p.grad if p.grad is not None else torch.zeros_like(p) for name, p in module.named_parameters()}
-    return {name: get(g) for name, g in {**found, "u": u_.grad}.items()}
+    leaves = [*module.named_parameters(), ("u", u_)]
+    return {name: get(x.grad if x.grad is not None else torch.zeros_like(x)) for name, x in leaves}
 
 
 def _tensors(params: Params, place: torch.device, dtype: str) -> dict[str, Tensor]:

@@ -67,23 +67,29 @@ class Classifier(nn.Module):
     def __init__(self, network: Network, weights: dict[str, np.ndarray], dtype: str) -> None:
         super().__init__()
         self.encoder = Dense(weights, "encoder", tokens=network.tokens)
-        self.blocks = nn.ModuleList(Block(network, weights, i, dtype) for i in range(network.depth))
+        self.stack = [Block(network, weights, i, dtype) for i in range(network.depth)]
+        self.blocks = nn.ModuleList(self.stack)
         self.decoder = Dense(weights, "decoder")
         self.to(DTYPES[dtype])
 
     def forward(self, inputs: Tensor, lengths: Tensor, masks: Tensor | None = None) -> Tensor:
         x = self.encoder(inputs)
-        for i, block in enumerate(self.blocks):
+        for i, block in enumerate(self.stack):
             x = block(x, lengths, None if masks is None else masks[i])
         inside = torch.arange(x.shape[1], device=x.device)[None, :] < lengths[:, None]
         pooled = (x * inside[..., None]).sum(1) / lengths[:, None]
         return self.decoder(pooled)
 
+    @property
+    def layers(self) -> list[nn.Module]:
+        """Each block's layer."""
+        return [block.layer for block in self.stack]
+
     def layer_inputs(self, inputs: Tensor, lengths: Tensor) -> list[Tensor]:
         """What reaches each block's layer, (batch, length, d_model) each."""
         found = []
         x = self.encoder(inputs)
-        for block in self.blocks:
+        for block in self.stack:
             found.append(block.norm(x))
             x = block(x, lengths, None)
         return found

@@ -13,10 +13,9 @@ from bench.backends.torch import ops
 from bench.backends.torch.device import find, get, put
 from bench.backends.torch.layer import state_energy
 from bench.backends.torch.network import Classifier
-from bench.contract import DiagonalLayer, Unsupported
 from bench.network import Network
 from bench.recipe import Recipe
-from bench.training import Batch
+from bench.training import Batch, layer_with_state
 
 
 class Trainer:
@@ -50,11 +49,12 @@ class Trainer:
         for p in self.trained:
             if p.grad is None:  # the loss does not depend on it: a gradient of zero, as in jax
                 p.grad = torch.zeros_like(p)
-        norm = _norm([p.grad for p in self.trained])
+        gradients = [p.grad for p in self.trained if p.grad is not None]
+        norm = _norm(gradients)
         found = float(loss.detach()), float(norm)
         if all(map(math.isfinite, found)):
             if found[1] > self.recipe.clip:
-                torch._foreach_mul_([p.grad for p in self.trained], self.recipe.clip / found[1])
+                torch._foreach_mul_(gradients, self.recipe.clip / found[1])
             for group, factor in zip(self.optimizer.param_groups, self.factors, strict=True):
                 group["lr"] = rate * factor
             self.optimizer.step()
@@ -69,36 +69,35 @@ class Trainer:
         loss = self._loss(batch, None)
         loss.backward()
         norms = [
-            float(_norm([p.grad for p in block.layer.parameters() if p.grad is not None]))
-            for block in self.module.blocks
+            float(_norm([p.grad for p in layer.parameters() if p.grad is not None])) for layer in self.module.layers
         ]
         self.optimizer.zero_grad()
         return float(loss.detach()), norms
 
     def state_energies(self, batch: Batch) -> list[np.ndarray]:
-        layer = self._layer_with_state()
+        layer = layer_with_state(self.network)
         with torch.no_grad():
             inputs = self.module.layer_inputs(*self._inputs(batch))
             return [
-                get(state_energy(layer, dict(block.layer.named_parameters()), u))
-                for block, u in zip(self.module.blocks, inputs, strict=True)
+                get(state_energy(layer, dict(module.named_parameters()), u))
+                for module, u in zip(self.module.layers, inputs, strict=True)
             ]
 
     def white_noise_energies(self, noise: np.ndarray) -> list[np.ndarray]:
-        layer = self._layer_with_state()
+        layer = layer_with_state(self.network)
         u = put(noise, self.device, self.dtype)
         with torch.no_grad():
             return [
-                get(state_energy(layer, dict(block.layer.named_parameters()), u, "diagonal")[..., 0])
-                for block in self.module.blocks
+                get(state_energy(layer, dict(module.named_parameters()), u, "diagonal")[..., 0])
+                for module in self.module.layers
             ]
 
     def diagnostics(self) -> list[dict[str, float]]:
-        layer = self._layer_with_state()
+        layer = layer_with_state(self.network)
         with torch.no_grad():
             return [
-                {name: float(x) for name, x in layer.diagnostics(dict(block.layer.named_parameters()), ops).items()}
-                for block in self.module.blocks
+                {name: float(x) for name, x in layer.diagnostics(dict(module.named_parameters()), ops).items()}
+                for module in self.module.layers
             ]
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -110,14 +109,6 @@ class Trainer:
     def _loss(self, batch: Batch, masks: np.ndarray | None) -> Tensor:
         logits = self.module(*self._inputs(batch), None if masks is None else put(masks, self.device, self.dtype))
         return nn.functional.cross_entropy(logits, put(batch.targets.astype(np.int64), self.device))
-
-    def _layer_with_state(self) -> DiagonalLayer:
-        layer = self.network.layer
-        if not isinstance(layer, DiagonalLayer):
-            raise Unsupported(f"{type(layer).__name__} is no diagonal layer, so its state is not known")
-        if layer.has_reverse:
-            raise Unsupported("a bidirectional layer has no single state at a time step")
-        return layer
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:
