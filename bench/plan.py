@@ -83,7 +83,7 @@ class Request:
 
 def paths(option: str, given: str | Path | Iterable[str | Path]) -> list[str]:
     """File names, of which a single one needs no list; ValueError where one is none."""
-    found = [given] if isinstance(given, str | Path) else list(given)
+    found = given if isinstance(given, list | tuple) else [given]
     for path in found:
         require(isinstance(path, str | Path) and str(path) != "", f"--{option} is {path!r}: give a file")
     return [str(path) for path in found]

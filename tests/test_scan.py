@@ -116,8 +116,8 @@ def assert_close(found, wanted, tolerance):
 
 
 def lengths_for(backend, name):
-    """All, but jax compiles each length anew: there the layers whose time runs through the same code take a few."""
-    return LENGTHS if backend != "jax" or name in ("lru", "s4d") else (1, 64, 65)
+    """All, but jax compiles each length anew: there layers whose time runs through the same code share them out."""
+    return LENGTHS if backend != "jax" else {"lru": LENGTHS, "s4d": (1, 63, 64, 65, 129, 1000)}.get(name, (1, 64, 65))
 
 
 @pytest.mark.parametrize("start", ["zero", "random"])
@@ -137,7 +137,7 @@ def test_parallel_scan_equals_the_loop(name, backend, dtype, start):
 def test_what_a_network_computes_equals_the_loop(name, backend, dtype):
     """From the start, with no state asked for: for S4D this is the convolution."""
     layer, params, u, _, y, _ = oracle(name, dtype, "zero")
-    for length in LENGTHS if backend == "torch" or name == "s4d" else (129,):
+    for length in LENGTHS if backend == "torch" else (1, 2, 3, 5, 127, 1000) if name == "s4d" else (129,):
         found = layer.apply(params, u[:, :length], backend=backend, dtype=dtype)
         assert_close(found, y[:, :length], TOLERANCE[dtype])
 
@@ -152,8 +152,8 @@ def test_a_state_that_is_handed_over_continues_the_sequence(name, backend, start
     layer, params, u, state, y, x = oracle(name, "float64", start)
     options = {"return_state": True, "backend": backend, "dtype": "float64"}
     for length, cut in SPLITS.items():
-        if lengths_for(backend, name) != LENGTHS and length not in (2, 65, 129):
-            continue  # these have pieces of lengths that are compiled
+        if lengths_for(backend, name) != LENGTHS and not {cut, length - cut} <= set(lengths_for(backend, name)):
+            continue
         first, between = layer.apply(params, u[:, :cut], state=state, **options)
         second, last = layer.apply(params, u[:, cut:length], state=between, **options)
         assert_close(np.concatenate([first, second], 1), y[:, :length], TOLERANCE["float64"])
@@ -474,10 +474,9 @@ def test_the_kernel_is_the_sum_over_powers(backend, length):
 # Transformations, as other people's code uses them.
 
 
-@pytest.fixture(params=["rotrnn", "s4d"])
-def point(request):
+def draw_point(name):
     """A layer, its parameters, u over more than one chunk, a cotangent, and a direction of the parameters."""
-    layer = build(request.param)
+    layer = build(name)
     params = layer.init(0)
     along = {key: draw(value.shape, 7) for key, value in params.items()}
     return layer, params, draw((1, 37, D_MODEL), 3), draw((1, 37, D_MODEL), 4), along
@@ -505,8 +504,9 @@ def assert_derivatives(layer, params, u, cotangent, slopes, curvature):
         np.testing.assert_allclose(curvature[key], differences[key], rtol=0, atol=1e-7 * largest, err_msg=key)
 
 
-def test_vmap_checkpoint_and_second_derivatives_in_torch(point):
-    layer, params, u, cotangent, along = point
+@pytest.mark.parametrize("name", MAIN)
+def test_vmap_checkpoint_and_second_derivatives_in_torch(name):
+    layer, params, u, cotangent, along = draw_point(name)
     module = layer_module(layer.layer, params, dtype="float64")
     directions = {key: torch.tensor(value) for key, value in along.items()}
 
@@ -543,8 +543,9 @@ def test_vmap_checkpoint_and_second_derivatives_in_torch(point):
         assert torch.equal(plain, checkpointed)
 
 
-def test_vmap_checkpoint_and_second_derivatives_in_jax(point):
-    layer, params, u, cotangent, along = point
+def test_vmap_checkpoint_and_second_derivatives_in_jax():
+    """Of the RotRNN, which runs through both backward passes that are ours: the scan's and the matrix exponential's."""
+    layer, params, u, cotangent, along = draw_point("rotrnn")
     function = jax.checkpoint(layer_function(layer.layer))
 
     def slope(params):
@@ -563,6 +564,7 @@ def test_vmap_checkpoint_and_second_derivatives_in_jax(point):
     )
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, in its forward mode
 def test_forward_mode_is_refused_clearly():
     layer = build("lru")
     params, u = layer.init(0), draw((1, 5, D_MODEL))
