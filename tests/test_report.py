@@ -272,14 +272,14 @@ def test_on_a_terminal_nothing_is_lost_however_narrow_it_is(width, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("FORCE_COLOR", "1")
     out = io.StringIO()
-    long = Table("T", ["name", *(f"column {i}" for i in range(6))], [["x" * 30, *(f"{i}.123456789" for i in range(6))]])
+    shown = ["x" * 30, *(f"{i}.123456789" for i in range(6))]
+    long = Table("T", ["name", *(f"column{i}" for i in range(6))], [shown])
     terminal.show([long, ODD], out)
-    text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
-    for shown in ("x" * 30, *(f"{i}.123456789" for i in range(6)), *(f"column {i}" for i in range(6))):
-        assert shown in text
-    assert "lru[gamma=tied]" in text
+    assert "\x1b[" in out.getvalue()
+    text = "".join(re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).split())  # lines are broken where the window ends
+    for word in (*shown, *long.columns[1:], "lru[gamma=tied]", ":warning:"):
+        assert word in text
     assert "…" not in text
-    assert ":warning:" in text
 
 
 def test_json_holds_every_block():

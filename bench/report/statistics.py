@@ -23,7 +23,7 @@ def wilson(failures: int, trials: int, confidence: float = 0.95) -> tuple[float,
     centre = rate + z**2 / (2 * trials)
     half = z * np.sqrt(rate * (1 - rate) / trials + z**2 / (4 * trials**2))
     low, high = (centre - half) / (1 + z**2 / trials), (centre + half) / (1 + z**2 / trials)
-    return float(max(low, 0.0)), float(min(high, 1.0))
+    return 0.0 if failures == 0 else float(low), 1.0 if failures == trials else float(high)
 
 
 def sparkline(values: Sequence[float] | np.ndarray, low: float, high: float) -> str:
