@@ -35,9 +35,10 @@ def _backward(x: Array, g: Array) -> tuple[Array]:
     d = x.shape[-1]
     transposed = jnp.swapaxes(x, -1, -2)
     zero = jnp.zeros_like(x)
-    # linear in g, whose size must not decide how often the block is squared: each squaring doubles the rounding errors
-    size = jax.lax.stop_gradient(jnp.max(jnp.abs(g)))
-    size = jnp.where(size > 0, size, 1)
+    # linear in g, whose size must not decide how often the block is squared: each squaring doubles the rounding errors.
+    # A power of two, so that no rounding is added and the diagonal of a skew matrix's gradient stays exactly 0.
+    exponent = jnp.frexp(jax.lax.stop_gradient(jnp.max(jnp.abs(g))))[1] - 1
+    size = jnp.ldexp(jnp.ones((), x.dtype), exponent)
     unit = g / size
     block = jnp.concatenate([jnp.concatenate([transposed, unit], -1), jnp.concatenate([zero, transposed], -1)], -2)
     return (size * expm(block)[..., :d, d:],)

@@ -92,7 +92,7 @@ def _loop(a: Pair, v: Pair, start: Pair) -> Pair:
 def _chunked(a: Pair, v: Pair, start: Pair) -> Pair:
     """Chunks of `CHUNK` steps side by side, then one short loop carries their last states."""
     length = v[0].shape[0]
-    chunk = min(CHUNK, length)
+    chunk = min(CHUNK, round(length**0.5))  # as many steps inside chunks as between them
     chunks = -(-length // chunk)
     padding = [(0, chunks * chunk - length)] + [(0, 0)] * (v[0].ndim - 1)
     split = tuple(jnp.pad(part, padding).reshape(chunks, chunk, *part.shape[1:]) for part in v)

@@ -90,31 +90,34 @@ class _Scan(torch.autograd.Function):
 
 def _chunked(a: Pair, v: Pair, start: Pair) -> Pair:
     length = v[0].shape[0]
-    chunk = min(CHUNK, length)
+    chunk = min(CHUNK, round(length**0.5))  # as many steps inside chunks as between them
     chunks = -(-length // chunk)
     if chunks * chunk > length:
         padding = torch.zeros_like(v[0][:1]).expand(chunks * chunk - length, *v[0].shape[1:])
         v = (torch.cat([v[0], padding]), torch.cat([v[1], padding]))
     v_re, v_im = (part.reshape(chunks, chunk, *part.shape[1:]) for part in v)
 
-    re, im = [v_re[:, 0]], [v_im[:, 0]]
+    inner = [(v_re[:, 0], v_im[:, 0])]
     for t in range(1, chunk):
-        re.append(torch.addcmul(torch.addcmul(v_re[:, t], a[0], re[-1]), a[1], im[-1], value=-1))
-        im.append(torch.addcmul(torch.addcmul(v_im[:, t], a[0], im[-1]), a[1], re[-2], value=1))
-    x_re, x_im = torch.stack(re, 1), torch.stack(im, 1)
+        inner.append(_advance(a, inner[-1], (v_re[:, t], v_im[:, t])))
+    x_re, x_im = torch.stack([re for re, _ in inner], 1), torch.stack([im for _, im in inner], 1)
 
     p_re, p_im = powers(a, chunk + 1)
     carried = [start]
     for c in range(chunks - 1):
-        moved = _times((p_re[-1], p_im[-1]), carried[-1])
-        carried.append((moved[0] + x_re[c, -1], moved[1] + x_im[c, -1]))
+        carried.append(_advance((p_re[-1], p_im[-1]), carried[-1], (x_re[c, -1], x_im[c, -1])))
     c_re = torch.stack([part for part, _ in carried])[:, None]
     c_im = torch.stack([part for _, part in carried])[:, None]
     shape = (chunk, *[1] * (start[0].ndim - a[0].ndim), *a[0].shape)
     p_re, p_im = p_re[1:].reshape(shape), p_im[1:].reshape(shape)
-    x_re = torch.addcmul(torch.addcmul(x_re, p_re, c_re), p_im, c_im, value=-1)
-    x_im = torch.addcmul(torch.addcmul(x_im, p_re, c_im), p_im, c_re)
+    x_re, x_im = _advance((p_re, p_im), (c_re, c_im), (x_re, x_im))
     return x_re.flatten(0, 1)[:length], x_im.flatten(0, 1)[:length]
+
+
+def _advance(a: Pair, x: Pair, v: Pair) -> Pair:
+    """a x + v."""
+    re = torch.addcmul(torch.addcmul(v[0], a[0], x[0]), a[1], x[1], value=-1)
+    return re, torch.addcmul(torch.addcmul(v[1], a[0], x[1]), a[1], x[0])
 
 
 def _times(a: Pair, b: Pair) -> Pair:
