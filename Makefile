@@ -23,7 +23,7 @@ run: $(VENV)/.run
 	$(BIN)/bench run --suite stability --models rotrnn,lru $(ARGS)
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 check: $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bench import backends, environment, registry, store
-from bench.contract import Layer
+from bench.contract import Layer, require
 from bench.options import build, fields, parse_name
 from bench.report.blocks import Block, Note, Table
 
@@ -65,6 +65,8 @@ def model(name: str) -> list[Block]:
     ]
     found.append(Table("Options", ["option", "values", "default"], rows))
     params, roles = layer.initial(np.random.default_rng(0)), layer.roles()
+    odd = ", ".join(sorted(params.keys() ^ roles.keys()))
+    require(not odd, f"model {name}: these have no role, or are no parameters: {odd}")
     rows = [[key, str(value.shape), roles[key], f"{value.size:,}"] for key, value in params.items()]
     trained = sum(value.size for key, value in params.items() if roles[key] != "constant")
     found.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import signal
 import sys
@@ -142,7 +143,8 @@ def list_(
             registry.load_file(Path(path))
     except ValueError as error:
         _refuse(error)
-    _show(catalogue.listing(what, out), as_json)
+    with _warnings_as_lines():
+        _show(catalogue.listing(what, out), as_json)
 
 
 @app.command()
@@ -160,7 +162,10 @@ def show(model: str, plugin: Plugins = None, as_json: Json = False) -> None:
 
 
 def main() -> None:
-    """The console command."""
+    """The console command. A terminal that lacks a character shows another one in its place."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     app()
 
 

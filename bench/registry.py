@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def _decorator(kind: Kind, name: str) -> Callable[[type], type]:
 def plugins(kind: Kind) -> dict[str, list[Plugin]]:
     """All plugins of a kind by name; more than one for a name is a conflict that `find` reports."""
     found: dict[str, list[Plugin]] = {}
-    for point in entry_points(group=f"linrec_bench.{kind}s"):
+    for point in _entry_points(kind):
         source = f"{point.value} of {point.dist.name if point.dist else '?'}"
         plugin = Plugin(kind, point.name.lower(), source, functools.partial(_load, point))
         found.setdefault(plugin.name, []).append(plugin)
@@ -91,7 +92,7 @@ def plugins(kind: Kind) -> dict[str, list[Plugin]]:
 
 def built_in(kind: Kind) -> list[str]:
     """The names that this distribution itself registers, in the order of its metadata."""
-    return [point.name.lower() for point in entry_points(group=f"linrec_bench.{kind}s") if _is_own(point)]
+    return [point.name.lower() for point in _entry_points(kind) if _is_own(point)]
 
 
 @overload
@@ -172,7 +173,7 @@ def code() -> dict[str, str]:
             name = f"plugin {path.name}"
             hashes[name] = _digest((hashes.get(name, "") + _digest(path.read_bytes())).encode())
     for kind in CONTRACTS:
-        for point in entry_points(group=f"linrec_bench.{kind}s"):
+        for point in _entry_points(kind):
             if point.dist and not _is_own(point):
                 top = _found(point.module.partition(".")[0])
                 files = sorted(top.parent.rglob("*.py")) if top and top.name == "__init__.py" else [top] if top else []
@@ -184,6 +185,17 @@ def code() -> dict[str, str]:
 def code_id(hashes: dict[str, str]) -> str:
     """One short name for the code."""
     return _digest("\n".join(f"{name} {value}" for name, value in sorted(hashes.items())).encode())
+
+
+def _entry_points(kind: Kind) -> tuple[EntryPoint, ...]:
+    """What is installed now; looked for again only where a folder of the path has changed."""
+    folders = tuple((folder, os.stat(folder).st_mtime_ns) for folder in sys.path if os.path.isdir(folder))
+    return _installed(f"linrec_bench.{kind}s", folders)
+
+
+@functools.lru_cache(maxsize=16)
+def _installed(group: str, folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=group))
 
 
 def _load(point: EntryPoint) -> Any:

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 import bench
-from bench import environment, plan, registry, runner, store
+from bench import cli, environment, plan, registry, runner, store
 from bench.cli import app
 from bench.engines import local
 from bench.plan import Request
@@ -236,21 +236,23 @@ def test_the_exit_status_says_what_became_of_the_cells(statuses, strict, code):
 
 @pytest.fixture(scope="module")
 def without_jax(environment_without, tmp_path_factory):
-    """A run with both backends where jax and flax are not installed; the folder, the command, the process."""
+    """A run with both backends where jax and flax are not installed; the folder, the command, its report as JSON."""
     place = tmp_path_factory.mktemp("without_jax")
     command = environment_without("jax", "flax", "optax")(place)
-    words = ["--models", "faulty", "--backends", "torch,jax", "--seeds", "0", "--jobs", "1", "--run", "both"]
-    done = command("run", "--suite", "walk", "--plugin", FAULTS, *words, expect=1)
-    return place / "results" / "both", command, done
+    words = ["--models", "faulty", "--backends", "torch,jax", "--seeds", "0", "--device", "cpu", "--run", "both"]
+    done = command("run", "--suite", "walk", "--plugin", FAULTS, *words, "--json", expect=1)
+    return place / "results" / "both", command, json.loads(done.stdout)
 
 
 def test_a_backend_that_is_not_installed_is_missing_with_the_line_that_installs_it(without_jax):
-    folder, _, done = without_jax
+    folder, _, report = without_jax
     cells = store.read_results(folder).drop_duplicates("cell_id").set_index("backend")
     assert cells["status"].to_dict() == {"torch": "ok", "jax": "missing"}
     line = 'jax is not installed: pip install "linrec-bench[jax]"'
     assert cells.loc["jax", "message"] == line
-    assert line in done.stdout
+    assert report["counts"] == {"ok": 1, "missing": 1}
+    assert report["blocks"][0]["title"] == "Not ok: 1 of 2 cells"
+    assert line in report["blocks"][0]["rows"][0]
 
 
 def test_all_commands_work_where_a_backend_is_not_installed(without_jax):
@@ -261,13 +263,19 @@ def test_all_commands_work_where_a_backend_is_not_installed(without_jax):
     assert "Options" in command("show", "lru").stdout
 
 
-def test_missing_cells_are_tried_again_only_when_that_is_asked_for(without_jax, bench_in):
-    folder, _, _ = without_jax
-    again = bench_in(folder.parent.parent)
-    again("run", "--resume", "both", "--allow-changed-code", expect=1)
+def test_missing_cells_are_measured_when_that_is_asked_for_also_with_jax_alone(without_jax, environment_without):
+    """Resumed first where nothing has changed, then where jax is installed and torch is not."""
+    folder, command, _ = without_jax
+    command("run", "--resume", "both", expect=1)
     assert store.read_results(folder).drop_duplicates("cell_id")["status"].tolist() == ["ok", "missing"]
-    again("run", "--resume", "both", "--allow-changed-code", "--retry", "missing")
-    assert store.read_results(folder).drop_duplicates("cell_id")["status"].tolist() == ["ok", "ok"]
+    command = environment_without("torch")(command.folder)
+    command("run", "--resume", "both", "--retry", "missing")
+    rows = store.read_results(folder)
+    assert set(rows["status"]) == {"ok"}
+    energies = rows.pivot(index="step", columns="backend", values="value")
+    assert energies["jax"].to_numpy() == pytest.approx(energies["torch"].to_numpy(), rel=1e-5)  # float32
+    assert re.search(r'^torch +torch is not installed: pip install "linrec-bench\[torch\]"$',
+                     command("list", "backends").stdout, re.MULTILINE)  # fmt: skip
 
 
 def test_a_gpu_that_is_not_there_makes_cells_missing(monkeypatch, tmp_path):
@@ -388,7 +396,7 @@ def test_processors_are_dealt_out_without_overlap(monkeypatch):
 
 def test_a_pipe_gets_whole_numbers_and_no_control_codes_however_narrow_the_window(measured, bench_in):
     place, done = measured
-    for columns in ("40", "60", None):
+    for columns in ("40", "60"):
         text = bench_in(place)("report", "--plugin", FAULTS, COLUMNS=columns, TERM="xterm-256color").stdout
         assert text == done.stdout
         assert "\x1b" not in text
@@ -434,6 +442,37 @@ def test_nothing_is_cut_on_a_terminal_of_any_width(measured, bench_in, columns):
     assert "Energiesofthewalk" in text
 
 
+def test_a_terminal_that_knows_no_other_letters_gets_others(measured, bench_in):
+    done = bench_in(measured[0])("list", "tasks", PYTHONIOENCODING="ascii")
+    assert done.stdout.isascii()
+    assert "Traceback" not in bench_in(measured[0])("show", "rotrnn", PYTHONIOENCODING="ascii").stderr
+
+
+class Cell:
+    model, backend, depth, seed = "m", "torch", 1, 0
+
+
+def test_progress_of_many_failures_in_a_pipe_is_a_few_lines(capsys):
+    with cli._ProgressLines(1000) as progress:
+        for _ in range(1000):
+            progress.ended(Cell, "error")
+    lines = capsys.readouterr().err.splitlines()
+    assert 2 <= len(lines) <= progress.FAILURES_SHOWN + 2
+    assert lines[-1] == "1000/1000 cells, 1000 failed; m torch depth 1 seed 0: error"
+
+
+def test_progress_on_a_terminal_is_one_line_that_changes(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    with cli._ProgressLines(3) as progress:
+        progress.ended(Cell, "ok")
+        progress.ended(Cell, "error")
+        progress.bar.refresh()
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    assert "2/3" in text
+    assert "1 failed, 0 s left; m torch depth 1 seed 0: error" in text
+
+
 def test_report_as_json_holds_the_same_tables(measured, bench_in):
     place, _ = measured
     content = json.loads(bench_in(place)("report", "--json", "--plugin", FAULTS).stdout)
@@ -457,15 +496,14 @@ def test_a_report_of_damaged_results_names_the_file_and_exits_1(measured, bench_
     assert "Traceback" not in done.stderr
 
 
-def test_a_plan_estimates_the_time_from_cells_that_have_run_and_writes_nothing(measured, bench_in):
+def test_a_plan_estimates_the_time_from_cells_that_have_run_and_writes_nothing(measured, command):
     place, _ = measured
     before = sorted(place.rglob("*"))
     words = ["run", "--suite", "walk", "--plugin", FAULTS, "--models", "faulty", "--device", "cpu", "--plan"]
-    done = bench_in(place)(*words, "--seeds", "0-3")
+    done = command(*words, "--seeds", "0-3", "--out", place / "results")
     assert done.stdout.splitlines()[1] == "Plan: 4 cells"
     assert "about 0 s with" in done.stdout
-    content = json.loads(bench_in(place)(*words, "--seeds", "0-3", "--json").stdout)
-    (table,) = content
+    (table,) = json.loads(command(*words, "--seeds", "0-3", "--json").stdout)
     assert [row[table["columns"].index("seed")] for row in table["rows"]] == ["0", "1", "2", "3"]
     assert [row[table["columns"].index("state reals")] for row in table["rows"]] == ["8"] * 4
     assert sorted(place.rglob("*")) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -13,8 +14,9 @@ import pandas as pd
 import pytest
 from conftest import SMALL, TESTS
 
-from bench import store
+from bench import plan, store, worker
 from bench.engines import local
+from bench.plan import Request
 
 PLUGIN = ["--plugin", str(TESTS / "plugins" / "faults.py")]
 WALK = ["--suite", "walk", "--device", "cpu", *PLUGIN]
@@ -274,6 +276,88 @@ def test_a_scheduler_ends_a_run_as_ctrl_c_does_even_in_the_background(bench_here
     interrupted(bench_here, tmp_path / "results" / "slow", signal.SIGTERM)
 
 
+@pytest.fixture
+def engine(tmp_path, own_registry):
+    """The local engine in this process with one cell, in whose worker some more lines of the plugin file run.
+
+    Gives the status that the engine reports and the message that is stored.
+    """
+
+    def run(in_the_worker):
+        plugin = tmp_path / "faults.py"
+        plugin.write_text(f"{Path(PLUGIN[1]).read_text()}\nif os.getpid() != {os.getpid()}:\n    {in_the_worker}\n")
+        (cell,) = plan.cells(
+            Request.parse(suite="walk", models="faulty", seeds="0", plugin=str(plugin)), "cpu", "quick"
+        )
+        (tmp_path / "cells").mkdir()
+        job = local.Job(tmp_path, "run", "env", "code", "cpu", timeout=60, plugins=(str(plugin),))
+        said = []
+        local.run([cell], job, 1, lambda cell, status: said.append(status))
+        (status,) = said
+        (text,) = store.read_results(tmp_path / "cells" / f"{cell.id}.parquet")["message"]
+        return status, text
+
+    return run
+
+
+def test_a_worker_that_never_begins_is_ended_and_says_so(engine, monkeypatch):
+    monkeypatch.setattr(local, "START_LIMIT_S", 0.5)
+    assert engine("time.sleep(600)") == ("timeout", "the worker had not begun and was ended after 0.5 s")
+
+
+def test_a_plugin_that_fails_in_the_worker_alone_is_an_error_with_the_reason(engine):
+    status, text = engine("raise ImportError('not here')")
+    assert status == "error"
+    assert text.endswith("--plugin faults.py: ImportError: not here")
+
+
+def choices(waiting, kind, backend, others=()):
+    """The order in which a slot that has measured this kind and backend would take the cells, alone."""
+    slot = local._Slot([0])
+    slot.kind, slot.backend = kind, backend
+    waiting, taken = list(waiting), []
+    while waiting:
+        cell, slot.kind = waiting.pop(local._choice(waiting, slot, set(others)))
+        slot.backend = cell.backend
+        taken.append((cell.backend, slot.kind, cell.seed))
+    return taken
+
+
+def test_a_worker_stays_with_its_kind_and_its_backend_and_leaves_other_kinds_to_others():
+    a, b = (Request.parse(suite="stability", models=m, seeds="0,1", depths="1", backends="torch,jax") for m in
+            ("lru", "s5"))  # fmt: skip
+    waiting = [(cell, f"{cell.model} {cell.backend}") for r in (a, b) for cell in plan.cells(r, "cpu", "quick")]
+    order = choices(waiting, "s5 jax", "jax")
+    assert [kind for _, kind, _ in order] == ["s5 jax"] * 2 + ["lru jax"] * 2 + ["lru torch"] * 2 + ["s5 torch"] * 2
+    order = choices(waiting, "", None, others={"lru torch"})
+    assert [kind for _, kind, _ in order[:2]] == ["lru jax"] * 2
+
+
+def test_a_worker_that_cannot_save_says_so_before_any_work(tmp_path, monkeypatch):
+    spec = {"folder": str(tmp_path / "nowhere"), "engine": os.getppid(), "cpus": [], "data": None}
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    monkeypatch.setattr(worker, "_end_with", lambda engine: None)
+    monkeypatch.setattr(worker, "_own_stdin", lambda: pytest.fail("it asked for a cell"))
+    with pytest.raises(FileNotFoundError):
+        worker.main(str(tmp_path / "spec.json"))
+
+
+def test_data_that_are_not_there_make_a_cell_missing_with_what_to_do(tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.delenv("BENCH_DATA", raising=False)
+    request = Request.parse(suite="stability", models="lru", seeds="0", depths="1", tasks="listops[origin=files]")
+    (cell,) = plan.cells(request, "cpu", "quick")
+    (tmp_path / "cells").mkdir()
+    spec = {"plugins": [], "params": False, "threads": torch.get_num_threads(), "begun": str(tmp_path / "begun"),
+            "device": "cpu", "run_id": "run", "env_id": "env", "code": "code"}  # fmt: skip
+    assert worker.measure(cell, spec, tmp_path) == "missing"
+    (text,) = store.read_results(tmp_path / "cells" / f"{cell.id}.parquet")["message"]
+    assert "basic_train.tsv" in text
+    assert "BENCH_DATA" in text
+    assert (tmp_path / "begun").exists()
+
+
 def test_a_signal_without_a_name_is_its_number():
     assert [local._signal_name(number) for number in (9, 11, 35)] == ["SIGKILL", "SIGSEGV", "35"]
 
@@ -340,7 +424,10 @@ def test_other_code_is_refused_unless_it_is_allowed(sharded, bench_in, tmp_path)
     for command in (["run", "--resume", "sharded"], [*SHARD, "2/2"]):
         text = bench_in(tmp_path).refused(*command)
         assert "the code changed since (plugin faults.py); --allow-changed-code goes on all the same" in text
-    bench_in(tmp_path)("run", "--resume", "sharded", "--allow-changed-code")
+    (tmp_path / "elsewhere").mkdir()
+    elsewhere = bench_in(tmp_path / "elsewhere")
+    assert "there is no such file" in elsewhere.refused("run", "--resume", folder)
+    elsewhere("run", "--resume", folder, "--plugin", plugin, "--allow-changed-code")
     rows = store.read_results(folder).drop_duplicates("cell_id")
     assert rows["status"].tolist() == ["ok"] * 4
     assert sorted(rows["code"].value_counts()) == [1, 3]

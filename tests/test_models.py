@@ -3,6 +3,7 @@
 import dataclasses
 import typing
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -30,6 +31,15 @@ SIZES = {
     "s5": {"d_state": 8, "blocks": 2},
 }
 EPS32 = float(np.finfo(np.float32).eps)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """Half the time for jax. Compiled as users get them, the layers are tested in test_reference_files."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def configurations():

@@ -33,6 +33,15 @@ D_MODEL, TOKENS, CLASSES, LENGTH, STEPS = 8, 11, 4, 24, 20
 RECIPE = Recipe(steps=STEPS, batch=6, dropout=0.1)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """Half the time for jax. Compiled as users get them, the layers are tested in test_reference_files."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 def network_of(model, depth=1, **options):
     layer = bench.layer(model, d_model=D_MODEL, **SIZES[model] | options).layer
     return Network(layer=layer, depth=depth, inputs=TOKENS, tokens=True, classes=CLASSES)
@@ -72,12 +81,13 @@ def train(model, backend, dtype, seed=0, recipe=RECIPE, depth=1):
     return Run(losses, norms, start, first, trainer.weights())
 
 
-DEPTH = {"float64": 1, "float32": 2}
+def depth_of(model, dtype):
+    return 2 if (model, dtype) == ("rotrnn", "float32") else 1
 
 
 @functools.cache
 def trained(model, backend, dtype):
-    return train(model, backend, dtype, depth=DEPTH[dtype])
+    return train(model, backend, dtype, depth=depth_of(model, dtype))
 
 
 # Equal starts, equal ways.
@@ -86,7 +96,7 @@ def trained(model, backend, dtype):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("model", MODELS)
 def test_networks_of_one_seed_start_with_equal_weights(model, dtype):
-    wanted = network_of(model, DEPTH[dtype]).initial(model, 0)
+    wanted = network_of(model, depth_of(model, dtype)).initial(model, 0)
     for backend in BACKENDS:
         found = trained(model, backend, dtype).start
         assert set(found) == set(wanted)
@@ -95,11 +105,10 @@ def test_networks_of_one_seed_start_with_equal_weights(model, dtype):
             np.testing.assert_array_equal(found[name], value.astype(dtype), err_msg=name)
 
 
-LOSS_TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
-"""Of losses near 1.4. Both frameworks round each operation alike, but sum in other orders: a first loss differs by
-some roundings, 1e-16 or 1e-7. Adam divides a gradient by its own size, so an entry that nearly cancels takes its sign
-from rounding and moves by up to the rate (3e-3) either way; such entries hardly touch the loss. What is measured over 20
-steps is below 1e-13 and 5e-6."""
+TOLERANCE = {"float64": 1e-13, "float32": 1e-5}
+"""Of losses near 1.4 and weights near 1. The frameworks do the same operations, but sum in other orders: each step adds
+a few roundings, 1e-16 or 1e-7. Adam divides a gradient by its own size, so one that nearly cancels passes on more of
+its rounding, and 20 steps add up. What is measured is below 2e-15 and 5e-7."""
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -107,11 +116,12 @@ steps is below 1e-13 and 5e-6."""
 def test_losses_of_torch_and_jax_agree_over_the_first_twenty_steps(model, dtype):
     one, other = (trained(model, backend, dtype) for backend in BACKENDS)
     assert len(one.losses) == STEPS
-    first = {"float64": 1e-14, "float32": 1e-6}[dtype]
-    assert abs(one.losses[0] - other.losses[0]) < first
-    np.testing.assert_allclose(one.losses, other.losses, rtol=0, atol=LOSS_TOLERANCE[dtype])
-    np.testing.assert_allclose(one.norms, other.norms, rtol=10 * LOSS_TOLERANCE[dtype])
-    assert np.ptp(one.losses) > 0.01  # it moves at all
+    np.testing.assert_allclose(one.losses[0], other.losses[0], rtol=0, atol=TOLERANCE[dtype] / 10)
+    np.testing.assert_allclose(one.losses, other.losses, rtol=0, atol=TOLERANCE[dtype])
+    np.testing.assert_allclose(one.norms, other.norms, rtol=TOLERANCE[dtype])
+    for name, value in one.end.items():
+        np.testing.assert_allclose(value, other.end[name], rtol=0, atol=TOLERANCE[dtype], err_msg=name)
+    assert np.ptp(one.losses) > 0.1  # batches differ, so a loss that is not of its batch would show
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -241,16 +251,19 @@ def first_moments(trainer):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("times", [0.5, 2.0])
-def test_gradients_are_scaled_down_to_the_clip_and_never_up(backend, times):
+def test_gradients_are_scaled_down_to_the_clip_and_never_up(backend):
+    """Seen in Adam's first moment, which is 1 - beta1 times the gradient after one step."""
     network = network_of("lru")
     weights, masks = network.initial("lru", 0), np.ones((1, 2, RECIPE.batch, D_MODEL), np.float32)
-    _, norm = trainer_of(backend, network, weights, dtype="float64").step(batch_of(0), 1e-3, masks)
-    recipe = dataclasses.replace(RECIPE, clip=times * norm)
-    trainer = trainer_of(backend, network, weights, recipe, "float64")
-    assert trainer.step(batch_of(0), 1e-3, masks)[1] == pytest.approx(norm, rel=1e-14)  # the norm before clipping
-    kept = np.sqrt(sum(np.sum(moment**2) for moment in first_moments(trainer))) / (1 - recipe.beta1)
-    assert kept == pytest.approx(min(times, 1) * norm, rel=1e-12)
+    norms = []
+    for seed in (0, 6):
+        trainer = trainer_of(backend, network, weights, dtype="float64")
+        _, norm = trainer.step(batch_of(seed), 1e-3, masks)
+        kept = np.sqrt(sum(np.sum(moment**2) for moment in first_moments(trainer))) / (1 - RECIPE.beta1)
+        assert kept == pytest.approx(min(RECIPE.clip, norm), rel=1e-12)
+        norms.append(norm)
+    assert norms[0] < 0.9 * RECIPE.clip
+    assert norms[1] > 1.1 * RECIPE.clip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -386,8 +399,8 @@ def test_variants_and_depths_start_from_equal_weights():
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_seed_gives_the_same_bits_whatever_came_before(backend):
     zero = trained("lru", backend, "float32")
-    one = train("lru", backend, "float32", seed=1, depth=2)
-    again = train("lru", backend, "float32", seed=0, depth=2)
+    one = train("lru", backend, "float32", seed=1)
+    again = train("lru", backend, "float32", seed=0)
     np.testing.assert_array_equal(again.losses, zero.losses)
     assert_equal(again.end, zero.end)
     for name in ("encoder.weight", "blocks.0.layer.B_re"):
@@ -396,10 +409,10 @@ def test_a_seed_gives_the_same_bits_whatever_came_before(backend):
 
 
 def test_neither_a_seed_nor_a_rate_compiles_anew():
-    train("lru", "jax", "float32", seed=0, depth=2)
+    train("lru", "jax", "float32", seed=0)
     before = jax_training._step._cache_size()
-    train("lru", "jax", "float32", seed=2, depth=2)
-    network = network_of("lru", depth=2)
+    train("lru", "jax", "float32", seed=2)
+    network = network_of("lru")
     trainer = trainer_of("jax", network, network.initial("lru", 5))
     for rate in (0.1, 0.2, np.float64(0.3), 0):
         trainer.step(batch_of(7), rate, dropout_masks(RECIPE, network, 0, 0, RECIPE.batch))
@@ -455,12 +468,12 @@ def test_adamw_is_the_same_tensor_by_tensor_and_foreach(dtype, tolerance):
 # What is measured on the way.
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("model", "length"), [("rotrnn", 70), ("s4d", 150), ("s4d", 128)])
+@pytest.mark.parametrize(
+    ("model", "length", "backend"),
+    [("rotrnn", 70, "torch"), ("rotrnn", 70, "jax"), ("s4d", 150, "torch"), ("s4d", 150, "jax"), ("s4d", 128, "torch")],
+)
 def test_state_energies_are_the_squared_norms_of_the_states(model, length, backend):
     """Pieces of 64 steps at a time: lengths that are and are not a multiple of them."""
-    if (backend, length) == ("jax", 128):
-        length = 40  # one piece, which saves a long compilation
     network = network_of(model)
     weights = network.initial(model, 0)
     trainer = trainer_of(backend, network, weights, dtype="float64")
@@ -484,8 +497,8 @@ def test_state_energies_are_the_squared_norms_of_the_states(model, length, backe
 
 
 def test_layer_gradients_are_norms_over_each_layers_trained_parameters():
-    network = network_of("rotrnn", depth=2)
-    weights, batch = network.initial("rotrnn", 0), batch_of(0)
+    network = network_of("lru", depth=2)
+    weights, batch = network.initial("lru", 0), batch_of(0)
     norms, losses = [], []
     for backend in BACKENDS:
         trainer = trainer_of(backend, network, weights, dtype="float64")
@@ -501,7 +514,7 @@ def test_layer_gradients_are_norms_over_each_layers_trained_parameters():
     logits = module(torch.tensor(batch.inputs), torch.tensor(batch.lengths))
     torch.nn.functional.cross_entropy(logits, torch.tensor(batch.targets).long()).backward()
     for block, norm in zip(module.blocks, norms[0], strict=True):
-        squares = [p.grad.square().sum() for name, p in block.layer.named_parameters() if name != "xi"]
+        squares = [p.grad.square().sum() for p in block.layer.parameters()]
         assert norm == pytest.approx(math.sqrt(sum(squares)), rel=1e-12)
 
 
@@ -606,7 +619,7 @@ def test_tf32_is_used_only_where_the_dtype_is_called_so(backend, read):
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     wanted = {
-        "torch": ["('highest', False, 1)", "('highest', False, 1)", "('high', True, 1)"],
-        "jax": ["('highest', False)", "('highest', True)", "('tensorfloat32', False)"],
+        "torch": ["highest False 1", "highest False 1", "high True 1"],
+        "jax": ["highest False", "highest True", "tensorfloat32 False"],
     }
     assert done.stdout.splitlines() == wanted[backend]

@@ -88,6 +88,7 @@ class Faulty(bench.DiagonalLayer):
     def _memory(self, secret):
         np.ones(2**45)
 
+
 @bench.register.suite("walk")
 @dataclass(frozen=True, kw_only=True)
 class Walk(bench.Suite):
