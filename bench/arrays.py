@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from bench import backends
 from bench.contract import DiagonalLayer, Layer, Params, Unsupported, require
 
 Dtype = Literal["float32", "float64"]
-Decoder = Callable[[np.ndarray, np.ndarray | None], tuple[np.ndarray, np.ndarray]]
+Decoder = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 
 class ArrayLayer:
@@ -45,12 +46,14 @@ class ArrayLayer:
         device: str = "cpu",
     ) -> Any:
         """y, or (y, state after the last step) with `return_state`."""
-        self._check(params, u, ndim=3)
-        found = self._backend(backend)
+        u = self._check(params, u, dtype)
+        found = self._backend(backend, device)
+        lengths = self._lengths(lengths, u)
         if state is None and not return_state:
             return found.apply(self.layer, params, u, lengths=lengths, dtype=dtype, device=device)
         self._require_state()
         require(lengths is None, "lengths and a state that is handed over exclude each other")
+        state = self._state(state, len(u))
         y, state = found.apply_from(self.layer, params, u, state, dtype=dtype, device=device)
         return (y, state) if return_state else y
 
@@ -66,10 +69,11 @@ class ArrayLayer:
         device: str = "cpu",
     ) -> np.ndarray:
         """All states, (batch, length, ...): in the layer's own coordinates, or the complex diagonal ones."""
-        self._check(params, u, ndim=3)
+        u = self._check(params, u, dtype)
         self._require_state()
+        state = self._state(state, len(u))
         require(coordinates in ("own", "diagonal"), f'coordinates must be "own" or "diagonal", not {coordinates!r}')
-        return self._backend(backend).states(
+        return self._backend(backend, device).states(
             self.layer, params, u, state=state, coordinates=coordinates, dtype=dtype, device=device
         )
 
@@ -77,9 +81,15 @@ class ArrayLayer:
         self, params: Params, *, backend: str = "torch", dtype: Dtype = "float32", device: str = "cpu"
     ) -> Decoder:
         """A function (u_t, state or None) -> (y_t, state) that builds the system once."""
-        self._check(params)
+        self._check(params, None, dtype)
         self._require_state()
-        return self._backend(backend).decoder(self.layer, params, dtype=dtype, device=device)
+        decode = self._backend(backend, device).decoder(self.layer, params, dtype=dtype, device=device)
+
+        def checked(u_t: np.ndarray, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+            u_t = self._input(u_t, ndim=2)
+            return decode(u_t, self._state(state, len(u_t)))
+
+        return checked
 
     def step(
         self,
@@ -92,7 +102,6 @@ class ArrayLayer:
         device: str = "cpu",
     ) -> tuple[np.ndarray, np.ndarray]:
         """(y_t, state after it); `state` None at the start. For many steps use `decoder`."""
-        self._check(params, u_t, ndim=2)
         return self.decoder(params, backend=backend, dtype=dtype, device=device)(u_t, state)
 
     def gradients(
@@ -107,35 +116,74 @@ class ArrayLayer:
         device: str = "cpu",
     ) -> dict[str, np.ndarray]:
         """Gradients of sum(cotangent * y) with respect to every parameter and "u"; on torch and jax."""
-        self._check(params, u, ndim=3)
+        u = self._check(params, u, dtype)
         require(np.shape(cotangent) == np.shape(u), f"cotangent has shape {np.shape(cotangent)}, u has {np.shape(u)}")
         require(backend != "reference", "backend must be torch or jax for gradients, not reference")
-        return backends.load(backend).gradients(
-            self.layer, params, u, cotangent, lengths=lengths, dtype=dtype, device=device
+        cotangent = np.asarray(cotangent, np.float64)
+        return self._backend(backend, device).gradients(
+            self.layer, params, u, cotangent, lengths=self._lengths(lengths, u), dtype=dtype, device=device
         )
 
-    def _backend(self, name: str) -> Any:
+    def _backend(self, name: str, device: str) -> Any:
         if name == "reference" and not isinstance(self.layer, DiagonalLayer):
             raise Unsupported(f"{type(self.layer).__name__} is no diagonal layer, so it has no reference loop")
+        kind, _, number = device.partition(":")
+        require(
+            device in ("cpu", "cuda") or (kind == "cuda" and number.isdecimal()),
+            f"device must be cpu, cuda or cuda:N, not {device!r}",
+        )
+        require(name != "reference" or device == "cpu", f"the reference runs on cpu, not on {device}")
         return backends.load(name)
 
-    def _require_state(self) -> None:
+    def _require_state(self) -> DiagonalLayer:
         if not isinstance(self.layer, DiagonalLayer):
             raise Unsupported(f"{type(self.layer).__name__} is no diagonal layer, so its state is not known")
         if self.layer.has_reverse:
             raise Unsupported("a bidirectional layer has no state to step or to hand over")
+        return self.layer
 
-    def _check(self, params: Params, u: np.ndarray | None = None, ndim: int = 3) -> None:
+    def _check(self, params: Params, u: np.ndarray | None, dtype: str) -> np.ndarray:
+        """u, float64, after a look at everything that would otherwise be broadcast or cast silently."""
+        require(dtype in ("float32", "float64"), f"dtype must be float32 or float64, not {dtype!r}")
         names = set(self.layer.roles())
         missing, unknown = names - set(params), set(params) - names
         require(not missing, f"params lack {', '.join(sorted(missing))}")
         require(not unknown, f"params hold {', '.join(sorted(unknown))}, which the layer does not know")
-        if u is None:
-            return
-        shape = np.shape(u)
+        for name, shape in self._shapes.items():
+            found = np.asarray(params[name])
+            require(found.shape == shape, f"{name} must have shape {shape}, not {found.shape}")
+            require(not np.iscomplexobj(found), f"{name} must be real: real and imaginary parts are parameters apart")
+        return np.zeros(0) if u is None else self._input(u, ndim=3)
+
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: value.shape for name, value in self.init(0).items()}
+
+    def _input(self, u: np.ndarray, ndim: int) -> np.ndarray:
+        found = np.asarray(u)
         wanted = "(batch, length, d_model)" if ndim == 3 else "(batch, d_model)"
         require(
-            len(shape) == ndim and shape[-1] == self.layer.d_model,
-            f"u must have shape {wanted} with d_model = {self.layer.d_model}, not {shape}",
+            found.ndim == ndim and found.shape[-1] == self.layer.d_model,
+            f"u must have shape {wanted} with d_model = {self.layer.d_model}, not {found.shape}",
         )
-        require(all(size > 0 for size in shape), f"batch and length must be at least 1, but u has shape {shape}")
+        require(found.size > 0, f"batch and length must be at least 1, but u has shape {found.shape}")
+        require(found.dtype.kind in "fiub", f"u must be real numbers, not {found.dtype}")
+        return found.astype(np.float64)
+
+    def _state(self, state: np.ndarray | None, batch: int) -> np.ndarray | None:
+        if state is None:
+            return None
+        found, wanted = np.asarray(state), (batch, *self._require_state().state_shape)
+        require(found.shape == wanted, f"state must have shape {wanted}, (batch, *Lambda.shape), not {found.shape}")
+        return found
+
+    def _lengths(self, lengths: np.ndarray | None, u: np.ndarray) -> np.ndarray | None:
+        if lengths is None:
+            return None
+        found = np.asarray(lengths)
+        require(found.shape == (len(u),), f"lengths must have shape ({len(u)},), one an example, not {found.shape}")
+        require(
+            found.dtype.kind in "iu" and found.min() >= 1 and found.max() <= u.shape[1],
+            f"lengths must be whole numbers from 1 to {u.shape[1]}, not {found.tolist()}",
+        )
+        return found

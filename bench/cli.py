@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 app = typer.Typer(
     no_args_is_help=True,
+    rich_markup_mode=None,  # square brackets are part of names and defaults
     pretty_exceptions_show_locals=False,
     help="Compares linear recurrent sequence models: RotRNN, LRU, S4D, S5, and yours.",
 )
@@ -62,7 +63,7 @@ def run(
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for diverged and unconverged cells too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Measures a suite: plans its cells, carries them to worker processes, reports.
+    """Measures a suite in worker processes, and reports.
 
     Exit status 0: every cell ended ok, diverged, unconverged or unsupported; 1: some did not, or nothing was measured;
     2: a wrong command; 130: interrupted, what was done is kept.
@@ -132,7 +133,7 @@ def list_(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Lists models, suites, tasks, backends or runs; what cannot be used is listed with the reason."""
+    """Lists models, suites, tasks, backends or runs. What cannot be used is listed with the reason."""
     from bench import catalogue, registry
     from bench.options import unknown
 
@@ -149,7 +150,7 @@ def list_(
 
 @app.command()
 def show(model: str, plugin: Plugins = None, as_json: Json = False) -> None:
-    """Shows a model: its equations, options, defaults, parameters with their roles, variants, source."""
+    """Shows a model: equations, options, roles, variants, source."""
     from bench import catalogue, registry
 
     try:
@@ -197,6 +198,7 @@ def _report(folders: list[Path], as_json: bool, only: Collection[str] | None = N
     """Prints the report, of `only` these cells; 1 where results could not be read, else 0."""
     from bench import store
     from bench.report import overview, terminal
+    from bench.report.blocks import Note
 
     with _warnings_as_lines() as caught:
         results = store.read_results(*folders)
@@ -213,7 +215,7 @@ def _report(folders: list[Path], as_json: bool, only: Collection[str] | None = N
         typer.echo(json.dumps(content, ensure_ascii=False, indent=1))
     else:
         terminal.show(blocks)
-    return int(incomplete)
+    return int(incomplete or any(isinstance(block, Note) and block.fault for block in blocks))
 
 
 @contextlib.contextmanager

@@ -328,6 +328,13 @@ print("torch" in sys.modules, "jax" in sys.modules)
     assert done.stdout.splitlines() == ["", "True False"]
 
 
+def test_help_is_whole_and_shows_defaults_and_brackets_as_they_are_typed(command):
+    assert "..." not in command("--help").stdout.partition("Commands:")[2]
+    text = " ".join(command("run", "--help").stdout.split())
+    for shown in ("lru[gamma=tied]", "listops[max_length=150]", "[default: torch]", "[default: results]", "2: a wrong"):
+        assert shown in text
+
+
 def test_bench_has_no_module_named_like_one_of_its_functions():
     names = {path.stem for path in Path(bench.__file__).parent.iterdir()}
     assert not names & {"layer", "run", "read_results"}

@@ -35,7 +35,8 @@ HOSTILE = {
 def empty(bench_in, tmp_path_factory):
     """The command in the title of this project, from an empty folder, smaller: its run folder and what it printed."""
     place = tmp_path_factory.mktemp("empty")
-    done = bench_in(place)("run", *TINY, "--models", "rotrnn,lru", "--set", "rotrnn.heads=2", "--seeds", "0,1")
+    words = ["--models", "rotrnn,lru", "--set", "rotrnn.heads=2", "--seeds", "0,1", "--jobs", "1"]
+    done = bench_in(place)("run", *TINY, *words)
     (folder,) = (place / "results").iterdir()
     return folder, done
 
@@ -169,7 +170,7 @@ def together(stranger, tmp_path_factory):
     words = [word if not word.startswith("listops") else "parity[bits=10]" for word in TINY]
     done = stranger(place)(
         "run", *words, "--suite", "impulse", "--models", "lru,stranger,mine,mine[slowest=10]", "--set", "averages=2",
-        "--plugin", "mine.py", "--run", "both",
+        "--plugin", "mine.py", "--run", "both", "--jobs", "1",
     )  # fmt: skip
     return place, done
 
@@ -317,7 +318,7 @@ def test_a_layer_that_lives_in_this_process_alone_is_refused_before_any_work(own
 def test_from_python_the_same_cells_are_measured(empty, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     folder = bench.run(
-        suite="stability", models=["lru"], device="cpu", depths=1, seeds=[0], jobs=2, out=tmp_path,
+        suite="stability", models=["lru"], device="cpu", depths=1, seeds=[0], jobs=1, out=tmp_path,
         tasks="listops[max_length=30,train=64,validation=32,test=32]",
         set={"d_model": 8, "steps": 6, "evaluations": 3, "probe": 8, "noise": 4, "batch": 4, "d_state": 8},
     )  # fmt: skip

@@ -13,6 +13,7 @@ import bench
 from bench.backends import reference
 from bench.backends.jax import layer_function
 from bench.backends.jax import scan as jax_scan
+from bench.backends.jax.expm import expm
 from bench.backends.torch import layer_module
 from bench.backends.torch import scan as torch_scan
 
@@ -241,13 +242,13 @@ def test_channels_of_a_diagonal_system_do_not_mix():
 
 
 @functools.cache
-def gradient_oracle(name):
+def gradient_oracle(name, length=40):
     """A layer, its input and cotangent, and for each array 8 random directions with the loop's central differences.
 
     The step of 1e-6 leaves a truncation error of about (1e-6 L)^2 / 6 and a rounding error of 1e-15 / 1e-6, relative
     to the largest derivative: 1e-9 each.
     """
-    layer, length, h = build(name), 40, 1e-6
+    layer, h = build(name), 1e-6
     params, u = layer.init(0), draw((BATCH, length, D_MODEL), 3)
     if ALL[name][1].get("clip_eigs"):
         params["Lambda_re"][::2] = 0.01  # beyond the clip: their gradient is zero
@@ -286,9 +287,15 @@ def outputs_and_gradients_in_torch(layer, params, u, cotangent):
     return layer.apply(params, u, **options), layer.gradients(params, u, cotangent, **options)
 
 
-@pytest.mark.parametrize(("name", "backend"), [(name, "torch") for name in ALL] + [(name, "jax") for name in COMBINED])
-def test_outputs_and_gradients_are_those_of_the_loop(name, backend):
-    layer, params, u, cotangent, differences = gradient_oracle(name)
+@pytest.mark.parametrize(
+    ("name", "length", "backend"),
+    [(name, 40, "torch") for name in ALL]
+    + [(name, 40, "jax") for name in COMBINED]
+    + [(name, length, "torch") for name in MAIN for length in (1, 2, 3, 4, 5)]
+    + [("lru", 1, "jax"), ("s4d", 1, "jax"), ("s4d", 3, "jax")],
+)
+def test_outputs_and_gradients_are_those_of_the_loop(name, length, backend):
+    layer, params, u, cotangent, differences = gradient_oracle(name, length)
     run = outputs_and_gradients_in_torch if backend == "torch" else outputs_and_gradients_in_jax
     y, found = run(layer, params, u, cotangent)
     assert_close(y, layer.apply(params, u, backend="reference", dtype="float64"), TOLERANCE["float64"])
@@ -571,6 +578,39 @@ def test_vmap_checkpoint_and_second_derivatives_in_jax():
         {key: np.asarray(value) for key, value in slopes.items()},
         {key: np.asarray(value[0]) for key, value in curvatures.items()},
     )
+
+
+def test_vmap_over_inputs_in_jax():
+    layer, params, u, _, y, _ = oracle("lru", "float32", "zero")
+    function = functools.partial(layer_function(layer.layer), params)
+    stacked = u[:, None, :65]  # every example a batch of its own
+    found = jax.jit(jax.vmap(function))(stacked)
+    assert_close(np.asarray(found)[:, 0], y[:, :65], TOLERANCE["float32"])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-13), ("float32", 1e-5)])
+def test_the_matrix_exponential_in_jax_is_exact_at_any_size(dtype, tolerance):
+    """Ours: the gradient must not lose digits where a cotangent is large, nor get a diagonal that cancels."""
+
+    @jax.jit
+    def value_and_pullback(M, g):
+        value, pullback = jax.vjp(lambda M: expm(M - jnp.swapaxes(M, -1, -2)), M)
+        return value, pullback(g)[0]
+
+    M, g = draw((3, 4, 4)), draw((3, 4, 4), 1)
+    M[2] = 0
+    tensor = torch.tensor(M, requires_grad=True)
+    wanted = torch.linalg.matrix_exp(tensor - tensor.mT)
+    wanted.backward(torch.tensor(g))
+    for size in (1, 1e-30, 1e4, 1e30):
+        with jax.enable_x64(dtype == "float64"):
+            found, gradient = value_and_pullback(M.astype(dtype), (size * g).astype(dtype))
+        assert_close(np.asarray(found), wanted.detach().numpy(), tolerance)
+        assert_close(np.asarray(gradient) / size, tensor.grad.numpy(), tolerance)
+        assert not np.diagonal(gradient, axis1=1, axis2=2).any()
+    broken = M.copy()
+    broken[0, 0, 1] = np.inf
+    assert not np.isfinite(value_and_pullback(broken, g)[0]).all()  # and it comes back at all
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, in its forward mode

@@ -209,6 +209,7 @@ def results(drifts, statuses):
         columns = {
             "cell_id": f"c{seed}", "suite": "stability", "model": "lru", "options": "{}", "factors": "{}",
             "backend": "torch", "device": "cpu", "dtype": "float32", "task": "listops", "depth": 2, "seed": seed,
+            "d_model": 8,
             "params": 10, "state_reals": 4, "status": status,
         }  # fmt: skip
         rows = []
@@ -220,6 +221,27 @@ def results(drifts, statuses):
             rows.append({"metric": "settling_step", "layer": layer, "value": None if layer else 0})
         tables.append(store.table(columns, rows).to_pandas(types_mapper=store._nullable))
     return pd.concat(tables, ignore_index=True)
+
+
+def test_a_timeout_says_nothing_about_divergence():
+    (line,) = summary(results([0.1, 0.1, 0.1], ["ok", "timeout", "diverged"]))
+    assert (line["ok"], line["diverged [95 %]"]) == ("1/3", "1/2 [0.09, 0.91]")
+
+
+def test_what_was_swept_has_a_line_and_a_column_of_its_own():
+    frames = []
+    for number, (d_model, rate) in enumerate(((8, 0.1), (16, 0.1), (16, 0.2))):
+        frame = results([0.1 * number], ["ok"])
+        factors = json.dumps({"steps": 10 * (number + 1), "rate": rate})
+        frames.append(frame.assign(cell_id=f"x{number}", d_model=d_model, factors=factors))
+    frame = pd.concat(frames, ignore_index=True)
+    lines = summary(frame)
+    assert [(line["d_model"], line["rate"], line["drift [log2]"]) for line in lines] == [
+        ("8", "0.1", "+0.000 ± -"),
+        ("16", "0.1", "+0.200 ± -"),
+        ("16", "0.2", "+0.400 ± -"),
+    ]
+    assert "10 or 20 or 30 training steps" in blocks(frame)[0].title
 
 
 def summary(frame):

@@ -24,6 +24,8 @@ class Note:
 
     text: str
     warning: bool = False
+    fault: bool = False
+    """Whether it stands for a part of the report that is missing."""
 
 
 Block = Table | Note

@@ -26,7 +26,7 @@ def report(results: pd.DataFrame, folders: list[Path]) -> list[Block]:
             found += cls().report(rows)
         except Exception as error:  # one suite's fault must not hide the others' results
             reason = f"{type(error).__name__}: {error}"
-            found.append(Note(f"suite {suite} failed to report on its rows, {reason}", warning=True))
+            found.append(Note(f"suite {suite} failed to report on its rows, {reason}", warning=True, fault=True))
     return [*found, *measured_on(results, folders)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,9 @@ import pandas as pd
 from bench.report.blocks import Block, Note, Table
 from bench.report.statistics import sparkline, spread, wilson
 
-GROUP = ["task", "device", "dtype", "backend", "model", "options", "factors", "depth"]
+GROUP = ["task", "device", "dtype", "backend", "model", "options", "d_model", "factors", "depth"]
+SHOWN = ("task", "backend", "device", "dtype", "d_model")
+"""Columns that are shown beside model and depth where they vary; where not, in the title."""
 
 OWN_METRICS = {
     "accuracy", "drift", "gradient_norm", "largest_drift", "largest_modulus", "loss", "norm_mean", "norm_paper",
@@ -42,9 +45,13 @@ def blocks(results: pd.DataFrame) -> list[Block]:
 
 
 def _groups(results: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
-    varying = [column for column in GROUP if results[column].nunique() > 1]
+    varying = [column for column in SHOWN if results[column].nunique() > 1]
+    factors = {text: json.loads(text) for text in results["factors"].unique()}
+    names = sorted({name for found in factors.values() for name in found})
+    varying += [name for name in names if len({str(found.get(name)) for found in factors.values()}) > 1]
     for key, rows in results.groupby(GROUP, dropna=False, sort=False):
-        yield dict(zip(GROUP, key, strict=True)) | {"varying": varying}, rows
+        named = dict(zip(GROUP, key, strict=True))
+        yield named | factors[named["factors"]] | {"varying": varying}, rows
 
 
 class _Group:
@@ -59,11 +66,10 @@ class _Group:
         self.rows = rows[rows["status"] == "ok"]
 
     def label(self) -> list[str]:
-        shown = [c for c in ("task", "backend", "device", "dtype") if c in self.varying]
-        return [self.key["model"], str(self.key["depth"]), *(str(self.key[c]) for c in shown)]
+        return [self.key["model"], str(self.key["depth"]), *(str(self.key.get(name, "-")) for name in self.varying)]
 
     def heads(self) -> list[str]:
-        return ["model", "depth", *(c for c in ("task", "backend", "device", "dtype") if c in self.varying)]
+        return ["model", "depth", *self.varying]
 
     def metric(self, name: str, **where: Any) -> pd.DataFrame:
         found = self.rows[self.rows["metric"] == name]
@@ -96,8 +102,9 @@ def _summary(groups: list[_Group]) -> Table:
     rows = []
     for group in groups:
         start = [*group.label(), f"{group.ok}/{group.planned}"]
-        rate = wilson(group.diverged, group.planned)
-        end = f"{group.diverged}/{group.planned} [{rate[0]:.2f}, {rate[1]:.2f}]"
+        ended = group.ok + group.diverged  # a cell that timed out says nothing about divergence
+        rate = wilson(group.diverged, ended) if ended else None
+        end = f"{group.diverged}/{ended} [{rate[0]:.2f}, {rate[1]:.2f}]" if rate else "-"
         if not group.ok:
             rows.append([*start, *["-"] * 6, end])
             continue
@@ -116,8 +123,8 @@ def _summary(groups: list[_Group]) -> Table:
             ]
         )
     key = groups[0].key
-    fixed = ", ".join(str(key[c]) for c in ("task", "backend", "device", "dtype") if c not in key["varying"])
-    steps = max((group.last_step() for group in groups if group.ok), default=0)
+    fixed = ", ".join(str(key[c]) for c in SHOWN[:-1] if c not in key["varying"])
+    steps = " or ".join(sorted({str(group.key.get("steps", "?")) for group in groups}))
     return Table(
         title=f"Stability of the hidden state over {steps} training steps ({fixed})",
         columns=[
@@ -189,7 +196,7 @@ def _along(groups: list[_Group]) -> Table:
         columns=[*groups[0].heads(), "training", *heads],
         rows=rows,
         numeric=["depth", *heads],
-        notes=["Only examples that are longer than t count, so late columns rest on few."],
+        notes=["Only examples that are at least t long count, so late columns rest on few."],
     )
 
 
@@ -223,7 +230,8 @@ def _noise(groups: list[_Group]) -> Table:
         numeric=["depth", *heads],
         notes=[
             "expected: sum_j |b_j|^2 (1 - |lambda_j|^(2t)) / (1 - |lambda_j|^2) from each layer's own system; z: over "
-            "all t, layers and seeds, in units of the sampling error (rms z is near 1 where theory and layer agree)."
+            "all t, layers and seeds, in units of the sampling error (rms z is near 1 where theory and layer agree). "
+            "Times and layers share their noise, so z are correlated; with few sequences (`noise`) the error is rough.",
         ],
     )
 

@@ -83,7 +83,7 @@ class Stability(Suite):
         rows = cell.generator("probe").permutation(len(data.validation))[: self.probe]
         watch = _Watch(cell, cell.task, network, Batch.of(data.validation, rows), self.noise)
         cell.describe(
-            batch=self.batch,
+            batch=min(self.batch, len(data.train)),
             length=cell.task.length,
             params=sum(w.size for name, w in weights.items() if roles[name] != "constant"),
         )
