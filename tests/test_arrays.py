@@ -59,5 +59,5 @@ def test_a_decoder_looks_at_every_step(backend):
 def test_states_and_gradients_look_too(backend):
     with pytest.raises(ValueError, match="state must have shape"):
         LAYER.states(PARAMS, U, state=np.zeros((2, 7)), backend=backend)
-    with pytest.raises(ValueError, match="cotangent has shape|must be torch or jax"):
+    with pytest.raises(ValueError, match=r"cotangent has shape|must be torch or jax"):
         LAYER.gradients(PARAMS, U, U[:1], backend=backend)
