@@ -621,6 +621,10 @@ def test_forward_mode_is_refused_clearly():
     tensor = torch.tensor(u, dtype=torch.float32)
     with pytest.raises((NotImplementedError, RuntimeError), match=r"jvp|forward"):
         torch.func.jvp(module, (tensor,), (tensor,))
+    convolution = build("s4d")
+    module = layer_module(convolution.layer, convolution.init(0))
+    y, slope = torch.func.jvp(module, (tensor,), (2 * tensor,))
+    torch.testing.assert_close(slope, 2 * y)  # it is linear
     with pytest.raises(TypeError, match=r"forward-mode"):
         jax.jvp(layer_function(layer.layer), (params, u), (params, u))
 

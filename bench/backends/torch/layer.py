@@ -26,7 +26,8 @@ def layer_module(layer: Layer, params: Params, dtype: str = "float32") -> nn.Mod
     """The layer as a module called as (u, lengths=None), u (batch, length, d_model); params become nn.Parameter.
 
     `lengths`, (batch,), are the true lengths: what lies beyond never reaches an earlier output. Reverse mode to any
-    order, vmap and checkpoint work; forward mode is refused. Raises `Missing` for a layer without a torch module.
+    order, vmap and checkpoint work; forward mode is refused where a scan runs, that is, not in S4D's convolution.
+    Raises `Missing` for a layer without a torch module.
     """
     if isinstance(layer, DiagonalLayer):
         return DiagonalModule(layer, params, dtype)
