@@ -48,7 +48,11 @@ class Network:
         for i in range(self.depth):
             rng, block = generator(seed, "weights", model, i), f"blocks.{i}"
             weights |= {f"{block}.norm.scale": np.ones(h), f"{block}.norm.bias": np.zeros(h)}
-            weights |= {f"{block}.layer.{name}": value for name, value in self.layer.initial(rng).items()}
+            params = self.layer.initial(rng)
+            for name in params.keys() ^ self.layer.roles().keys():
+                which = "has no role" if name in params else "has a role, but no initial value"
+                raise ValueError(f"parameter {name} of {type(self.layer).__name__} {which}")
+            weights |= {f"{block}.layer.{name}": value for name, value in params.items()}
             weights |= _dense(f"{block}.value", rng, h, h) | _dense(f"{block}.gate", rng, h, h)
         return weights | _dense("decoder", generator(seed, "weights", model, "decoder"), h, self.classes)
 

@@ -623,3 +623,15 @@ def test_tf32_is_used_only_where_the_dtype_is_called_so(backend, read):
         "jax": ["highest False", "highest True", "tensorfloat32 False"],
     }
     assert done.stdout.splitlines() == wanted[backend]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [("B_re", "B_re of LRU has no role"), ("x", "x of LRU has a role, but")]
+)
+def test_a_parameter_and_a_role_without_the_other_are_an_error(monkeypatch, change, message):
+    network = network_of("lru")
+    roles = {name: role for name, role in network.layer.roles().items() if name != "B_re"}
+    found = roles if change == "B_re" else network.layer.roles() | {"x": "skip"}
+    monkeypatch.setattr(type(network.layer), "roles", lambda self: found)
+    with pytest.raises(ValueError, match=message):
+        network.initial("lru", 0)
