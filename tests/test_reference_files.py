@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -27,6 +28,16 @@ rounding (6e-8 each) in states and their gradients. What is measured is below 1e
 FLOOR = {"float64": 1e-6, "float32": 1e-2}
 """An array that is this much smaller than the largest of its kind in the layer is judged against that share of it, so
 that small gradients count and those that cancel to zero do not."""
+
+
+@pytest.fixture(autouse=True)
+def quick_compilation(request):
+    """Half the time for jax in float64. In float32, which users get by default, it compiles as users get it."""
+    dtype = request.node.callspec.params.get("dtype")
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", dtype == "float64")
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -68,7 +68,7 @@ TOLERANCE = {"float64": 1e-12, "float32": 2e-4}
 
 @pytest.fixture(autouse=True, scope="module")
 def quick_compilation():
-    """Half the time for jax. Compiled as users get them, the layers are tested in test_reference_files."""
+    """Half the time for jax. Compiled as users get them, they are tested in test_reference_files."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
@@ -127,7 +127,7 @@ def assert_close(found, wanted, tolerance):
 
 def lengths_for(backend, name):
     """All, but jax compiles each length anew: there layers whose time runs through the same code share them out."""
-    return LENGTHS if backend != "jax" else {"lru": LENGTHS, "s4d": (1, 63, 64, 65, 129, 1000)}.get(name, (1, 64, 65))
+    return LENGTHS if backend != "jax" else {"lru": LENGTHS, "s4d": (1, 63, 64, 65, 1000)}.get(name, (1, 64, 65))
 
 
 @pytest.mark.parametrize("start", ["zero", "random"])
@@ -171,7 +171,7 @@ def test_a_state_that_is_handed_over_continues_the_sequence(name, backend, start
 
 
 @pytest.mark.parametrize(
-    ("dtype", "start", "steps"), [("float64", "random", 1000), ("float64", "zero", 129), ("float32", "random", 129)]
+    ("dtype", "start", "steps"), [("float64", "random", 1000), ("float64", "zero", 20), ("float32", "random", 129)]
 )
 @pytest.mark.parametrize("backend", ["reference", "torch", "jax"])
 @pytest.mark.parametrize("name", MAIN)
@@ -592,7 +592,7 @@ def test_vmap_over_inputs_in_jax():
 def test_the_matrix_exponential_in_jax_is_exact_at_any_size(dtype, tolerance):
     """Ours: the gradient must not lose digits where a cotangent is large, nor get a diagonal that cancels."""
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 3})  # which fuses products and sums
     def value_and_pullback(M, g):
         value, pullback = jax.vjp(lambda M: expm(M - jnp.swapaxes(M, -1, -2)), M)
         return value, pullback(g)[0]

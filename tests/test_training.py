@@ -35,7 +35,7 @@ RECIPE = Recipe(steps=STEPS, batch=6, dropout=0.1)
 
 @pytest.fixture(autouse=True, scope="module")
 def quick_compilation():
-    """Half the time for jax. Compiled as users get them, the layers are tested in test_reference_files."""
+    """Half the time for jax. Compiled as users get them, layers are tested in test_reference_files."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
