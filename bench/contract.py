@@ -133,7 +133,10 @@ class Layer(ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DiagonalLayer(Layer):
-    """A layer that is a map from its parameters to a `DiagonalSystem`; the backends give all the rest."""
+    """A layer that is a map from its parameters to a `DiagonalSystem`; the backends give all the rest.
+
+    One that brings a faster `torch_module` or `flax_module` of its own is run by that, and checked against its system.
+    """
 
     @abstractmethod
     def system(self, params: Params, ops: Ops) -> DiagonalSystem:

@@ -29,7 +29,7 @@ class Measurement:
         self.rows: list[dict[str, Any]] = []
         self.columns: dict[str, Any] = {
             "threads": threads,
-            "kernel": self.backend.kernel_name(self.layer),
+            "kernel": self.backend.kernel_name(self.layer, device),
             "state_reals": self.layer.state_reals,
         }
         self.facts: dict[str, Any] = {}

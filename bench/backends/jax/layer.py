@@ -45,14 +45,14 @@ def layer_function(layer: DiagonalLayer) -> Callable[[Params, Array], Array]:
 def layer_module(layer: Layer, params: Params, dtype: str = "float32") -> nnx.Module:
     """The layer as a module called as (u, lengths=None), u (batch, length, d_model); params become nnx.Param.
 
-    `lengths`, (batch,), are the true lengths: what lies beyond never reaches an earlier output. Raises `Missing` for a
-    layer without a flax module.
+    `lengths`, (batch,), are the true lengths: what lies beyond never reaches an earlier output. A layer's own
+    `flax_module` goes before what is built from its system. Raises `Missing` where there is neither.
     """
-    if isinstance(layer, DiagonalLayer):
-        return DiagonalModule(layer, params, dtype)
-    if not hasattr(layer, "flax_module"):
+    if hasattr(layer, "flax_module"):
+        return layer.flax_module(params)
+    if not isinstance(layer, DiagonalLayer):
         raise Missing(f"{type(layer).__name__} has no flax module")
-    return layer.flax_module(params)
+    return DiagonalModule(layer, params, dtype)
 
 
 class DiagonalModule(nnx.Module):
@@ -182,13 +182,13 @@ def _before_end(u: Array, lengths: Array | None) -> Array:
     return jnp.where(inside[..., None], u, 0)
 
 
-def kernel_name(layer: Layer) -> str:
-    """The algorithm that the module runs."""
-    if not isinstance(layer, DiagonalLayer):
+def kernel_name(layer: Layer, device: str = "cpu") -> str:
+    """The algorithm that the module runs on a device; "module" where the layer brings its own."""
+    if hasattr(layer, "flax_module") or not isinstance(layer, DiagonalLayer):
         return "module"
     if len(layer.state_shape) == 2:
         return "fft"
-    return "loop-scan" if jax.default_backend() == "cpu" else "chunked-scan"
+    return "loop-scan" if device == "cpu" else "chunked-scan"
 
 
 # What the plain-array face calls: numpy in, numpy out.
@@ -207,7 +207,7 @@ def apply(
     place = find(device)
     with computing(dtype, place):
         ends = None if lengths is None else put(np.asarray(lengths), place)
-        if not isinstance(layer, DiagonalLayer):
+        if hasattr(layer, "flax_module") or not isinstance(layer, DiagonalLayer):
             return get(layer_module(layer, params, dtype)(put(u, place, dtype), ends))
         return get(_apply(layer, _arrays(params, place, dtype), put(u, place, dtype), ends))
 
@@ -277,7 +277,7 @@ def gradients(
     place = find(device)
     with computing(dtype, place):
         g, ends = put(cotangent, place, dtype), None if lengths is None else put(np.asarray(lengths), place)
-        if isinstance(layer, DiagonalLayer):
+        if isinstance(layer, DiagonalLayer) and not hasattr(layer, "flax_module"):
             found, du = _gradients(layer, _arrays(params, place, dtype), put(u, place, dtype), ends, g)
             return {name: get(value) for name, value in {**found, "u": du}.items()}
         graph, state = nnx.split(layer_module(layer, params, dtype))

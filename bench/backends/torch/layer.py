@@ -27,13 +27,13 @@ def layer_module(layer: Layer, params: Params, dtype: str = "float32") -> nn.Mod
 
     `lengths`, (batch,), are the true lengths: what lies beyond never reaches an earlier output. Reverse mode to any
     order, vmap and checkpoint work; forward mode is refused where a scan runs, that is, not in S4D's convolution.
-    Raises `Missing` for a layer without a torch module.
+    A layer's own `torch_module` goes before what is built from its system. Raises `Missing` where there is neither.
     """
-    if isinstance(layer, DiagonalLayer):
-        return DiagonalModule(layer, params, dtype)
-    if not hasattr(layer, "torch_module"):
+    if hasattr(layer, "torch_module"):
+        return layer.torch_module(params).to(DTYPES[dtype])
+    if not isinstance(layer, DiagonalLayer):
         raise Missing(f"{type(layer).__name__} has no torch module")
-    return layer.torch_module(params).to(DTYPES[dtype])
+    return DiagonalModule(layer, params, dtype)
 
 
 class DiagonalModule(nn.Module):
@@ -153,9 +153,9 @@ def _before_end(u: Tensor, lengths: Tensor | None) -> Tensor:
     return torch.where(inside[..., None], u, u.new_zeros(()))
 
 
-def kernel_name(layer: Layer) -> str:
-    """The algorithm that the module runs."""
-    if not isinstance(layer, DiagonalLayer):
+def kernel_name(layer: Layer, device: str = "cpu") -> str:
+    """The algorithm that the module runs on a device; "module" where the layer brings its own."""
+    if hasattr(layer, "torch_module") or not isinstance(layer, DiagonalLayer):
         return "module"
     return "fft" if len(layer.state_shape) == 2 else "chunked-scan"
 
