@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isqrt
 
 import numpy as np
 from scipy import linalg
@@ -35,26 +36,31 @@ def system(layer: DiagonalLayer, params: Params) -> DiagonalSystem:
     return layer.system({name: np.asarray(value, np.float64) for name, value in params.items()}, ops)
 
 
-def step(system: DiagonalSystem, x: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """x_t from x_{t-1}, (batch, *Lambda.shape), and u_t, (batch, d_model)."""
+def parts(z: np.ndarray) -> np.ndarray:
+    """Complex (..., n) as real (..., 2 n), real and imaginary parts in turn: products with real arrays stay real."""
+    return np.ascontiguousarray(z, np.complex128).view(np.float64)
+
+
+def driven(system: DiagonalSystem, u: np.ndarray) -> np.ndarray:
+    """B u, (..., *Lambda.shape), from u, (..., d_model)."""
     if system.Lambda.ndim == 1:
-        return system.Lambda * x + u @ system.B.T
-    return system.Lambda * x + system.B * u[:, :, None]
+        return (u @ parts(system.B.T)).view(np.complex128)
+    return system.B * u[..., None]
 
 
 def output(system: DiagonalSystem, C: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Re(C x), (..., d_model), from states x, (..., *Lambda.shape); C is the system's C or its C_reverse."""
     if system.Lambda.ndim == 1:
-        return (x @ C.T).real
-    return np.sum(C * x, axis=-1).real
+        return parts(x) @ parts(C.conj()).T
+    return np.einsum("...hn,hn->...h", x, C).real
 
 
 def scan(system: DiagonalSystem, u: np.ndarray, x: np.ndarray) -> np.ndarray:
     """All states, (batch, length, *Lambda.shape), from u, (batch, length, d_model), and the state x before them."""
-    states = np.empty((u.shape[0], u.shape[1], *system.Lambda.shape), np.complex128)
+    states = driven(system, u)
     for t in range(u.shape[1]):
-        x = step(system, x, u[:, t])
-        states[:, t] = x
+        states[:, t] += system.Lambda * x
+        x = states[:, t]
     return states
 
 
@@ -126,10 +132,71 @@ def decoder(
 
     def decode(u: np.ndarray, state: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         u = np.asarray(u, dtype).astype(np.float64)
-        x = step(s, zero_state(s, len(u)) if state is None else np.asarray(state, np.complex128), u)
+        x = driven(s, u) + s.Lambda * (zero_state(s, len(u)) if state is None else np.asarray(state, np.complex128))
         return (output(s, s.C, x) + s.D * u).astype(dtype), x
 
     return decode
+
+
+def adjoint(
+    system: DiagonalSystem, u: np.ndarray, cotangent: np.ndarray, lengths: np.ndarray | None = None
+) -> tuple[np.ndarray, DiagonalSystem, np.ndarray]:
+    """y, and the gradients of sum(cotangent * y) with respect to the system's fields and to u; from a zero state.
+
+    Derived: with g the cotangent, h_t = conj(C)^T g_t + conj(Lambda) h_{t+1} runs back over time, and Lambda gets
+    sum_t h_t conj(x_{t-1}), B sum_t h_t u_t^T, C sum_t g_t conj(x_t)^T, u Re(conj(B)^T h_t) + D g_t. The gradient of a
+    complex number z is d/dRe(z) + i d/dIm(z). It is an oracle because no automatic differentiation and no scan of
+    the backends is in it: two plain loops in float64, which finite differences confirm. States are kept at the ends of
+    chunks of sqrt(length) steps and computed again inside, so memory grows with the root of the length.
+    """
+    y, dLambda, dB, dC, du = _adjoint(system, system.C, u, cotangent)
+    dC_reverse = None
+    if system.C_reverse is not None:
+        ends = np.full(len(u), u.shape[1]) if lengths is None else np.asarray(lengths)
+        inside = (np.arange(u.shape[1])[None, :] < ends[:, None])[..., None]
+        found = _adjoint(system, system.C_reverse, np.where(inside, u, 0)[:, ::-1], cotangent[:, ::-1])
+        dLambda, dB, dC_reverse = dLambda + found[1], dB + found[2], found[3]
+        y, du = y + found[0][:, ::-1], du + np.where(inside, found[4][:, ::-1], 0)
+    fields = DiagonalSystem(dLambda, dB, dC, np.sum(cotangent * u, (0, 1)), dC_reverse)
+    return y + system.D * u, fields, du + system.D * cotangent
+
+
+def _adjoint(system: DiagonalSystem, C: np.ndarray, u: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Re(C x), and the gradients of sum(g * Re(C x)): Lambda's, B's, C's, u's."""
+    batch, length, h = u.shape
+    chunk = isqrt(length)
+    pieces = [slice(t, t + chunk) for t in range(0, length, chunk)]
+    y, du = np.empty_like(u), np.empty_like(u)
+    x, starts = zero_state(system, batch), []
+    for piece in pieces:
+        starts.append(x)
+        states = scan(system, u[:, piece], x)
+        y[:, piece] = output(system, C, states)
+        x = states[:, -1].copy()  # a view would keep all states of the piece
+
+    single = system.Lambda.ndim == 1
+    conj_Lambda, conj_C = system.Lambda.conj(), C.conj()
+    dLambda, dB, dC = np.zeros_like(conj_Lambda), np.zeros_like(system.B), np.zeros_like(conj_C)
+    later = zero_state(system, batch)
+    for piece, start in zip(reversed(pieces), reversed(starts), strict=True):
+        u_, g_, states = u[:, piece], g[:, piece], scan(system, u[:, piece], start)
+        steps = states.shape[1]
+        adjoint = (g_ @ parts(conj_C)).view(np.complex128) if single else conj_C * g_[..., None]
+        for t in reversed(range(steps)):
+            adjoint[:, t] += conj_Lambda * later
+            later = adjoint[:, t]
+        before = np.concatenate([start[:, None], states[:, :-1]], 1)
+        if single:
+            dLambda += np.einsum("btn,btn->n", adjoint, before.conj())
+            dB += (u_.reshape(-1, h).T @ parts(adjoint).reshape(batch * steps, -1)).view(np.complex128).T
+            dC += (g_.reshape(-1, h).T @ parts(states).reshape(batch * steps, -1)).view(np.complex128).conj()
+            du[:, piece] = parts(adjoint) @ parts(system.B.T).T
+        else:
+            dLambda += np.einsum("bthn,bthn->hn", adjoint, before.conj())
+            dB += np.einsum("bthn,bth->hn", adjoint, u_)
+            dC += np.einsum("bthn,bth->hn", states, g_).conj()
+            du[:, piece] = np.einsum("bthn,hn->bth", adjoint, system.B.conj()).real
+    return y, dLambda, dB, dC, du
 
 
 def round_to(params: Params, dtype: str) -> dict[str, np.ndarray]:
