@@ -1,0 +1,148 @@
+"""What a diagonal layer must give, by loops in float64: outputs, and the slope of a loss along directions.
+
+No automatic differentiation is in it. `reference.adjoint` gives the gradients of the system; how the system follows its
+parameters is found by differences of the layer's own `system` in numpy, along a few random directions a parameter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+
+from bench.backends import reference
+from bench.contract import DiagonalLayer, DiagonalSystem, Params
+from bench.seeds import generator
+
+DIRECTIONS = 3
+"""Directions a parameter: one alone may happen to be at right angles to an error."""
+
+STEP = 1e-4
+"""Of differences of fourth order, in units of the parameter's own size: both errors stay below 1e-11."""
+
+CANCELLED = 0.03
+"""A slope counts as no smaller than this share of the terms that add up to it: rounding grows with the terms."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tangents:
+    """Of one parameter: directions, (count, *shape), and how each field of the system moves along each of them."""
+
+    directions: np.ndarray
+    fields: list[DiagonalSystem]
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """Outputs and the gradient for u, (batch, length, d_model); for each parameter slopes and their scale, (count,)."""
+
+    y: np.ndarray
+    du: np.ndarray
+    slopes: dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+class Oracle:
+    """A layer at some parameters. What it expects depends on float64 loops and on the layer's `system` alone."""
+
+    def __init__(self, layer: DiagonalLayer, params: Params) -> None:
+        self.layer = layer
+        self.params = {name: np.asarray(value, np.float64) for name, value in params.items()}
+        self.trained = [name for name in self.params if layer.roles().get(name) != "constant"]
+
+    @cached_property
+    def system(self) -> DiagonalSystem:
+        return reference.system(self.layer, self.params)
+
+    @cached_property
+    def tangents(self) -> dict[str, Tangents]:
+        return {name: self._tangents(name) for name in self.trained}
+
+    def expected(self, u: np.ndarray, cotangent: np.ndarray, lengths: np.ndarray | None = None) -> Expected:
+        """From a zero state; the loss is sum(cotangent * y)."""
+        y, gradient, du = reference.adjoint(self.system, u, cotangent, lengths)
+        slopes = {}
+        for name, tangents in self.tangents.items():
+            terms = [_terms(gradient, moved) for moved in tangents.fields]
+            slopes[name] = np.array([np.sum(t) for t in terms]), np.array([np.sum(np.abs(t)) for t in terms])
+        return Expected(y, du, slopes)
+
+    def gradient_errors(self, found: Mapping[str, np.ndarray], expected: Expected) -> dict[str, float]:
+        """For u the largest error over the largest entry; for a parameter the error of its slopes over their size."""
+        errors = {"u": output_error(found["u"], expected.du)}
+        for name, (slopes, terms) in expected.slopes.items():
+            directions = self.tangents[name].directions
+            gradient = np.asarray(found[name], np.float64)
+            along = np.array([np.sum(gradient * direction) for direction in directions])
+            size = max(_rms(slopes), CANCELLED * _rms(terms))
+            errors[name] = _rms(along - slopes) / size if size else float(np.max(np.abs(gradient)))
+        return errors
+
+    def _tangents(self, name: str) -> Tangents:
+        value = self.params[name]
+        size = _rms(value) or 1.0
+        rng = generator(0, "directions", name)
+        directions = size * rng.standard_normal((DIRECTIONS, *value.shape))
+        held = _holding(self.layer, self.params)
+
+        def at(step: float, direction: np.ndarray) -> DiagonalSystem:
+            return self.layer.system(self.params | {name: value + step * direction}, held())
+
+        def slope(direction: np.ndarray) -> DiagonalSystem:
+            near, far = (
+                [None if plus is None else plus - minus for plus, minus in zip(*pair, strict=True)]
+                for pair in (
+                    (at(STEP, direction), at(-STEP, direction)),
+                    (at(2 * STEP, direction), at(-2 * STEP, direction)),
+                )
+            )
+            return DiagonalSystem(
+                *[None if a is None else (8 * a - b) / (12 * STEP) for a, b in zip(near, far, strict=True)]
+            )
+
+        return Tangents(directions, [slope(direction) for direction in directions])
+
+
+def output_error(found: np.ndarray, wanted: np.ndarray) -> float:
+    """The largest error in units of the largest entry that is wanted; NaN where anything is."""
+    largest = float(np.max(np.abs(wanted), initial=0)) or 1.0
+    return float(np.max(np.abs(np.asarray(found, np.float64) - wanted), initial=0)) / largest
+
+
+def _terms(gradient: DiagonalSystem, moved: DiagonalSystem) -> np.ndarray:
+    """What adds up to the slope: each entry's gradient times its movement."""
+    pairs = zip(gradient, moved, strict=True)
+    return np.concatenate([(g.conj() * m).real.ravel() for g, m in pairs if g is not None])
+
+
+def _holding(layer: DiagonalLayer, params: Params):
+    """Gives numpy's operations in which `stop_gradient` returns what it returned at `params`.
+
+    A difference then leaves out what the layer takes out of its gradient.
+    """
+    kept: list[np.ndarray] = []
+
+    class keeping(reference.ops):
+        @staticmethod
+        def stop_gradient(x: np.ndarray) -> np.ndarray:
+            kept.append(x)
+            return x
+
+    layer.system(params, keeping)
+
+    def held() -> type[reference.ops]:
+        turn = iter(kept)
+
+        class replaying(reference.ops):
+            @staticmethod
+            def stop_gradient(x: np.ndarray) -> np.ndarray:
+                return next(turn)
+
+        return replaying
+
+    return held
+
+
+def _rms(x: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(x))))

@@ -1,0 +1,184 @@
+"""Whether one configuration that is about to be timed computes what its layer states. Kept in the cache by content."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import ModuleType
+
+import numpy as np
+
+from bench import backends, cache, registry
+from bench.backends import reference
+from bench.conformance.oracle import Oracle, output_error
+from bench.contract import DiagonalLayer, Layer, Missing, Unsupported
+from bench.options import unknown
+from bench.seeds import generator
+
+LIMITS = {"float64": 1e-8, "float32": 2e-4, "tf32": 1e-2, "bfloat16": 5e-2}
+"""Of the largest entry of y and du; of a parameter's slopes. float32 keeps 6e-8 times the memory of the slowest state,
+thousands of steps. A product in tf32 is right to 2^-11 = 5e-4, a number in bfloat16 to 2^-9 = 2e-3, and a gradient
+goes through several: some 20 times as much."""
+
+SOURCES = 2
+"""Different examples in a batch. The others repeat them, so that the oracle runs on two and every row is compared."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The largest errors of outputs and gradients, None where not measured; their limit; why it is not verified."""
+
+    verified: bool
+    output_error: float | None
+    gradient_error: float | None
+    limit: float
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """What is to be timed: one layer, one backend, one precision, one shape."""
+
+    layer: DiagonalLayer
+    model: str
+    backend: str
+    dtype: str
+    device: str
+    batch: int
+    length: int
+    compile: bool
+
+    def key(self) -> dict[str, object]:
+        """All that the verdict depends on."""
+        loaded = backends.load(self.backend)
+        devices = loaded.describe()["devices"] if self.device.startswith("cuda") else []
+        options = {field.name: getattr(self.layer, field.name) for field in dataclasses.fields(self.layer)}
+        return {
+            "version": 1, "code": registry.code_id(registry.code()), "layer": type(self.layer).__qualname__,
+            "options": options, "model": self.model, "backend": self.backend, "dtype": self.dtype,
+            "device": self.device, "devices": devices, "framework": loaded.describe()["version"],
+            "kernel": loaded.kernel_name(self.layer, self.device), "batch": self.batch, "length": self.length,
+            "compile": self.compile,
+        }  # fmt: skip
+
+
+def verify(
+    layer: Layer,
+    *,
+    model: str,
+    backend: str,
+    dtype: str,
+    device: str,
+    batch: int,
+    length: int,
+    compile: bool = False,
+) -> Verdict:
+    """Whether the layer at its own initialisation (seed 0) agrees with the oracle there, in outputs and in gradients.
+
+    `model` is the plain name. Everything runs at full batch and length. `compile` means torch.compile of the module,
+    which is compared with the module itself too; jax compiles in any case. A second call finds the answer in the cache.
+    What cannot be run is not verified, with the reason. ValueError: an unknown backend or dtype.
+    """
+    if dtype not in LIMITS:
+        raise unknown("dtype", dtype, LIMITS)
+    limit = LIMITS[dtype]
+    if not isinstance(layer, DiagonalLayer):
+        return Verdict(False, None, None, limit, f"{type(layer).__name__} states no diagonal system to compare with")
+    compiled = compile and backend == "torch"
+    configuration = Configuration(layer, model, backend, dtype, device, batch, length, compiled)
+    try:
+        backends.load(backend)
+        if registry.is_local("model", model):  # its code is in no file, so nothing would tell that it has changed
+            found = _figures(configuration)
+        else:
+            found = cache.cached_arrays("verified", configuration.key(), lambda: _figures(configuration))
+    except (Missing, Unsupported) as reason:
+        return Verdict(False, None, None, limit, str(reason))
+    except Exception as error:
+        if isinstance(error, ValueError) and backend not in backends.REQUIREMENTS:
+            raise
+        text = " ".join(str(error).split())
+        return Verdict(False, None, None, limit, f"{type(error).__name__}: {text[:300]}")
+    outputs, gradients = (
+        dict(zip(found[f"{kind} of"].tolist(), found[kind].tolist(), strict=True)) for kind in ("outputs", "gradients")
+    )
+    wrong = [f"{name} {error:.1e}" for name, error in (outputs | gradients).items() if not error <= limit]
+    largest = [float(np.max(list(errors.values()))) for errors in (outputs, gradients)]  # NaN if any is
+    return Verdict(not wrong, *largest, limit, f"above the limit of {limit:g}: {', '.join(wrong)}" if wrong else "")
+
+
+def _figures(configuration: Configuration) -> dict[str, np.ndarray]:
+    """The errors as arrays for the cache."""
+    outputs, gradients = _errors(configuration)
+    return {
+        "outputs": np.array(list(outputs.values())), "outputs of": np.array(list(outputs)),
+        "gradients": np.array(list(gradients.values())), "gradients of": np.array(list(gradients)),
+    }  # fmt: skip
+
+
+def _errors(c: Configuration) -> tuple[dict[str, float], dict[str, float]]:
+    """The errors of outputs and of gradients, by name."""
+    kept = "float64" if c.dtype == "float64" else "float32"  # parameters are held in it also where u is bfloat16
+    params = reference.round_to(c.layer.initial(generator(0, "weights", c.model, 0)), kept)
+    rng = generator(0, "verify", c.batch, c.length, c.layer.d_model)
+    count = min(SOURCES, c.batch)
+    examples = rng.standard_normal((count, c.length, c.layer.d_model))
+    examples = bfloat16(examples) if c.dtype == "bfloat16" else examples.astype(kept)
+    source = np.concatenate([np.arange(count), rng.integers(0, count, c.batch - count)])
+    u = examples[source]
+    cotangent = rng.standard_normal(u.shape, np.float32)
+    cotangent = bfloat16(cotangent) if c.dtype == "bfloat16" else cotangent.astype(kept)
+
+    # y is linear in u and the gradients are linear in the cotangent, so those of equal examples add up
+    oracle = Oracle(c.layer, params)
+    added = np.stack([cotangent[source == i].sum(0, dtype=np.float64) for i in range(count)])
+    wanted = oracle.expected(examples.astype(np.float64), added)
+
+    loaded = backends.load(c.backend)
+    how = {"dtype": c.dtype, "device": c.device}
+    y = loaded.apply(c.layer, params, u, **how)
+    gradients = loaded.gradients(c.layer, params, u, cotangent, **how)
+    outputs = {"y": _rows_error(y, wanted.y, source)}
+    if c.compile:
+        eager = y
+        y, compiled = _compiled(loaded, c, params, u, cotangent)
+        outputs |= {"y compiled": _rows_error(y, wanted.y, source), "y compiled against y": output_error(y, eager)}
+    errors = oracle.gradient_errors(gradients | {"u": _added(gradients["u"], source, count)}, wanted)
+    found = {f"d {name}": error for name, error in errors.items()}
+    if c.compile:
+        errors = oracle.gradient_errors(compiled | {"u": _added(compiled["u"], source, count)}, wanted)
+        found |= {f"d {name} compiled": error for name, error in errors.items()}
+    return outputs, found
+
+
+def _rows_error(y: np.ndarray, wanted: np.ndarray, source: np.ndarray) -> float:
+    return float(np.max([output_error(row, wanted[i]) for row, i in zip(y, source, strict=True)]))
+
+
+def _added(du: np.ndarray, source: np.ndarray, count: int) -> np.ndarray:
+    """The sum over equal examples, row by row: no copy of everything in float64."""
+    total = np.zeros((count, *du.shape[1:]))
+    for row, i in zip(du, source, strict=True):
+        total[i] += np.asarray(row, np.float64)
+    return total
+
+
+def _compiled(
+    loaded: ModuleType, c: Configuration, params: dict[str, np.ndarray], u: np.ndarray, cotangent: np.ndarray
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    import torch
+
+    from bench.backends.torch.device import find, get, put
+
+    place = find(c.device)
+    module = loaded.layer_module(c.layer, params, c.dtype).to(place)
+    inputs = put(u, place, c.dtype).requires_grad_()
+    y = torch.compile(module)(inputs)
+    y.backward(put(cotangent, place, c.dtype))
+    leaves = [*module.named_parameters(), ("u", inputs)]
+    return get(y), {name: get(x.grad if x.grad is not None else torch.zeros_like(x)) for name, x in leaves}
+
+
+def bfloat16(x: np.ndarray) -> np.ndarray:
+    """float32 numbers rounded to what bfloat16 holds: the upper 16 bits, ties to even."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
