@@ -13,7 +13,7 @@ from jax import Array
 
 from bench.backends.jax import ops
 from bench.backends.jax.device import DTYPES, computing, find, get, put
-from bench.backends.jax.scan import Pair, convolution_kernel, convolve, scan
+from bench.backends.jax.scan import Pair, convolution_kernel, convolve, filtered, scan
 from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params, require
 
 
@@ -75,11 +75,10 @@ def outputs(system: DiagonalSystem, u: Array, lengths: Array | None = None) -> A
     require(u.shape[1] >= 1, "length must be at least 1, not 0")
     if system.Lambda.ndim == 2:
         return _convolved(system, u, lengths)
-    y = _read(system.C, _states(system, u, None)) + system.D * u
+    y = _filtered(system, system.C, u) + system.D * u
     if system.C_reverse is not None:
-        backward = _states(system, jnp.flip(_before_end(u, lengths), 1), None)
-        y = y + _read(system.C_reverse, (jnp.flip(backward[0], 0), jnp.flip(backward[1], 0)))
-    return y
+        y = y + jnp.flip(_filtered(system, system.C_reverse, jnp.flip(_before_end(u, lengths), 1)), 1)
+    return y.astype(u.dtype)
 
 
 def stateful_outputs(system: DiagonalSystem, u: Array, state: Pair | None) -> tuple[Array, Pair]:
@@ -163,6 +162,11 @@ def _read(C: Array, x: Pair) -> Array:
     return jnp.swapaxes(y, 0, 1)
 
 
+def _filtered(system: DiagonalSystem, C: Array, u: Array) -> Array:
+    Lambda, B, out = ((z.real, z.imag) for z in (system.Lambda, system.B, C))
+    return jnp.swapaxes(filtered(Lambda, B, out, jnp.swapaxes(u, 0, 1)), 0, 1)
+
+
 def _convolved(system: DiagonalSystem, u: Array, lengths: Array | None) -> Array:
     def kernel(C: Array) -> Array:
         Lambda, B, out = ((z.real, z.imag) for z in (system.Lambda, system.B, C))
@@ -171,7 +175,7 @@ def _convolved(system: DiagonalSystem, u: Array, lengths: Array | None) -> Array
     y = convolve(kernel(system.C), u) + system.D * u
     if system.C_reverse is not None:
         y = y + jnp.flip(convolve(kernel(system.C_reverse), jnp.flip(_before_end(u, lengths), 1)), 1)
-    return y
+    return y.astype(u.dtype)
 
 
 def _before_end(u: Array, lengths: Array | None) -> Array:
@@ -188,7 +192,7 @@ def kernel_name(layer: Layer, device: str = "cpu") -> str:
         return "module"
     if len(layer.state_shape) == 2:
         return "fft"
-    return "loop-scan" if device == "cpu" else "chunked-scan"
+    return "fused-loop-scan" if device == "cpu" else "chunked-scan"
 
 
 # What the plain-array face calls: numpy in, numpy out.
