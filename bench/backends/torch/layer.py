@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bench.backends.torch import ops
 from bench.backends.torch.device import DTYPES, find, get, put
-from bench.backends.torch.scan import Pair, convolution_kernel, convolve, scan
+from bench.backends.torch.scan import Pair, algorithm, convolution_kernel, convolve, filtered, scan
 from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params, require
 
 
@@ -56,11 +56,10 @@ def outputs(system: DiagonalSystem, u: Tensor, lengths: Tensor | None = None) ->
     require(u.shape[1] >= 1, "length must be at least 1, not 0")
     if system.Lambda.ndim == 2:
         return _convolved(system, u, lengths)
-    y = _read(system.C, _states(system, u, None)) + system.D * u
+    y = _filtered(system, system.C, u) + system.D * u
     if system.C_reverse is not None:
-        backward = _states(system, _before_end(u, lengths).flip(1), None)
-        y = y + _read(system.C_reverse, (backward[0].flip(0), backward[1].flip(0)))
-    return y
+        y = y + _filtered(system, system.C_reverse, _before_end(u, lengths).flip(1)).flip(1)
+    return y.to(u.dtype)
 
 
 def stateful_outputs(system: DiagonalSystem, u: Tensor, state: Pair | None) -> tuple[Tensor, Pair]:
@@ -134,6 +133,11 @@ def _read(C: Tensor, x: Pair) -> Tensor:
     return y.transpose(0, 1)
 
 
+def _filtered(system: DiagonalSystem, C: Tensor, u: Tensor) -> Tensor:
+    Lambda, B, out = ((z.real, z.imag) for z in (system.Lambda, system.B, C))
+    return filtered(Lambda, B, out, u.transpose(0, 1)).transpose(0, 1)
+
+
 def _convolved(system: DiagonalSystem, u: Tensor, lengths: Tensor | None) -> Tensor:
     def kernel(C: Tensor) -> Tensor:
         Lambda, B, out = ((z.real, z.imag) for z in (system.Lambda, system.B, C))
@@ -142,7 +146,7 @@ def _convolved(system: DiagonalSystem, u: Tensor, lengths: Tensor | None) -> Ten
     y = convolve(kernel(system.C), u) + system.D * u
     if system.C_reverse is not None:
         y = y + convolve(kernel(system.C_reverse), _before_end(u, lengths).flip(1)).flip(1)
-    return y
+    return y.to(u.dtype)
 
 
 def _before_end(u: Tensor, lengths: Tensor | None) -> Tensor:
@@ -157,7 +161,7 @@ def kernel_name(layer: Layer, device: str = "cpu") -> str:
     """The algorithm that the module runs on a device; "module" where the layer brings its own."""
     if hasattr(layer, "torch_module") or not isinstance(layer, DiagonalLayer):
         return "module"
-    return "fft" if len(layer.state_shape) == 2 else "chunked-scan"
+    return "fft" if len(layer.state_shape) == 2 else algorithm(device.partition(":")[0])
 
 
 # What the plain-array face calls: numpy in, numpy out.

@@ -1,29 +1,210 @@
 """The linear recurrence x_t = Lambda x_{t-1} + v_t over time, and its own backward pass; the convolution of S4D.
 
-Lambda does not depend on t, so no product of Lambdas is carried along: chunks of `CHUNK` steps run side by side, then
-one short loop carries their last states, and powers of Lambda spread what is carried. The adjoint is the same scan
-run backwards with conj(Lambda), so it is differentiable again. Real and imaginary parts are kept apart throughout.
+Lambda does not depend on t, so no product of Lambdas is carried along. Two primitives, `states` and `adjoint`, are
+chosen by device; all else is built on them. The adjoint is the same recurrence run backwards with conj(Lambda), and its
+own derivative is made of scans, so it can be differentiated again. Real and imaginary parts are kept apart throughout.
 
 Supported: reverse mode to any order, vmap, checkpointing. Forward mode is refused by torch itself.
 """
 
 from __future__ import annotations
 
+import importlib.util
+
 import torch
 from scipy.fft import next_fast_len
 from torch import Tensor
-
-CHUNK = 32
-"""Steps inside a chunk: length / CHUNK + CHUNK vector operations in sequence."""
 
 Pair = tuple[Tensor, Tensor]
 """Real and imaginary part."""
 
 
+# The primitives: time first, one axis of states, not differentiable by themselves.
+
+
+def algorithm(device: str) -> str:
+    """The scan that runs on this kind of device: "triton-scan" on cuda where triton is installed, else "chunked-scan".
+
+    There is no other rule, and no falling back while a program runs: a kernel that cannot be compiled is an error.
+    """
+    fused = device == "cuda" and importlib.util.find_spec("triton") is not None
+    return "triton-scan" if fused else "chunked-scan"
+
+
+def states(a: Pair, v: Pair, start: Pair) -> Pair:
+    """x_t = a x_{t-1} + v_t, (length, batch, n), for a (n,) from the state before, (batch, n)."""
+    if algorithm(v[0].device.type) == "triton-scan":
+        from bench.backends.torch import triton_scan
+
+        return triton_scan.states(a, v, start)
+    return _chunked(a, v, start)
+
+
+def adjoint(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair, Pair]:
+    """Gradients of v, (length, batch, n), a, (n,), and start, (batch, n), from that of the states x, all of `states`.
+
+    A gradient here is the pair of derivatives with respect to the real and the imaginary part.
+    """
+    if algorithm(g[0].device.type) == "triton-scan":
+        from bench.backends.torch import triton_scan
+
+        return triton_scan.adjoint(a, g, x, start)
+    return _adjoint_chunked(a, g, x, start)
+
+
 def scan(Lambda: Pair, v: Pair, start: Pair) -> Pair:
-    """All states, (length, batch, *n), from v of that shape and the state before them, (batch, *n)."""
+    """All states, (length, batch, *n), from v of that shape and the state before them, (batch, *n); Lambda is (*n)."""
     re, im = _Scan.apply(*Lambda, *v, *start)
     return re, im
+
+
+class _Scan(torch.autograd.Function):
+    """Pairs are given one part after the other, as `apply` takes them: Lambda, v, start."""
+
+    @staticmethod
+    def forward(a_re, a_im, v_re, v_im, s_re, s_im):
+        x = states(_flat((a_re, a_im), 0), _flat((v_re, v_im), 2), _flat((s_re, s_im), 1))
+        return _shaped(x, v_re)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        a_re, a_im, _, _, s_re, s_im = inputs
+        ctx.save_for_backward(a_re, a_im, *output, s_re, s_im)
+
+    @staticmethod
+    def backward(ctx, g_re, g_im):
+        a_re, a_im, x_re, x_im, s_re, s_im = ctx.saved_tensors
+        h_re, h_im, *rest = _Adjoint.apply(a_re, a_im, g_re, g_im, x_re, x_im, s_re, s_im)
+        da, ds = rest[:2], rest[2:]
+        return *da, h_re, h_im, *ds
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs):
+        return _Scan.apply(*_beside_states(info, in_dims, inputs, (0, 0, 2, 2, 1, 1))), 2
+
+
+class _Adjoint(torch.autograd.Function):
+    """`adjoint`, differentiable. Inputs: a, g, x, start; outputs: the gradients of v, a and start."""
+
+    @staticmethod
+    def forward(a_re, a_im, g_re, g_im, x_re, x_im, s_re, s_im):
+        pairs = _flat((a_re, a_im), 0), _flat((g_re, g_im), 2), _flat((x_re, x_im), 2), _flat((s_re, s_im), 1)
+        h, da, ds = adjoint(*pairs)
+        return *_shaped(h, g_re), *_shaped(da, a_re), *_shaped(ds, s_re)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        a_re, a_im, _, _, x_re, x_im, s_re, s_im = inputs
+        ctx.save_for_backward(a_re, a_im, x_re, x_im, s_re, s_im, *output[:2])
+
+    @staticmethod
+    def backward(ctx, k_re, k_im, *others):
+        """With p_t = a p_{t-1} + k_t + e conj(conj(x_{t-1})), p_{-1} the cotangent of start's gradient, e that of a's:
+
+        p belongs to g, sum_t conj(p_{t-1}) h_t to a, conj(e) h_{t+1} to x_t and conj(e) h_0 to start.
+        """
+        a_re, a_im, x_re, x_im, s_re, s_im, h_re, h_im = ctx.saved_tensors
+        e, p_start = others[:2], others[2:]
+        more = _times(e, _delayed((x_re, x_im), (s_re, s_im)))
+        p = scan((a_re, a_im), (k_re + more[0], k_im + more[1]), p_start)
+        before = _delayed(p, p_start)
+        da = _times((before[0], -before[1]), (h_re, h_im))
+        dx = _times((e[0], -e[1]), (h_re, h_im))
+        zero = torch.zeros_like(h_re[:1])
+        x_gradient = (torch.cat([part[1:], zero]) for part in dx)
+        return *(part.sum((0, 1)) for part in da), *p, *x_gradient, dx[0][0], dx[1][0]
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs):
+        found = _Adjoint.apply(*_beside_states(info, in_dims, inputs, (0, 0, 2, 2, 2, 2, 1, 1)))
+        return found, (2, 2, 0, 0, 1, 1)
+
+
+def _beside_states(info, in_dims, inputs, places):
+    """Inputs of a vmapped function, the axis that is mapped over moved before the axes of the states."""
+    return [
+        x.expand(info.batch_size, *x.shape).movedim(0, place) if dim is None else x.movedim(dim, place)
+        for x, dim, place in zip(inputs, in_dims, places, strict=True)
+    ]
+
+
+def _delayed(x: Pair, start: Pair) -> Pair:
+    """x_{t-1}, from the state before x."""
+    return torch.cat([start[0][None], x[0][:-1]]), torch.cat([start[1][None], x[1][:-1]])
+
+
+def _flat(x: Pair, leading: int) -> Pair:
+    """The axes after the first `leading` ones as one."""
+    return x[0].reshape(*x[0].shape[:leading], -1), x[1].reshape(*x[1].shape[:leading], -1)
+
+
+def _shaped(x: Pair, like: Tensor) -> Pair:
+    return x[0].view(like.shape), x[1].view(like.shape)
+
+
+# Projection, scan, projection, with one backward pass.
+
+
+def filtered(Lambda: Pair, B: Pair, C: Pair, u: Tensor) -> Tensor:
+    """Re(C scan(B u)) from a zero state, float32 or float64, (length, batch, d_model), for u of that shape.
+
+    Lambda (n,), B (n, d_model), C (d_model, n). u, and what stands in for y in the backward pass, meet the matrices in
+    u's dtype; states are in Lambda's. Between the passes u and the states are kept, nothing else.
+    """
+    return _Filtered.apply(*Lambda, *B, *C, u)[0]
+
+
+class _Filtered(torch.autograd.Function):
+    """Inputs: Lambda, B, C, u. The states are an output too, so that the backward pass can be differentiated."""
+
+    @staticmethod
+    def forward(*inputs):
+        return _filtered_by_parts(*inputs)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs, *output[1:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, g, gx_re, gx_im):
+        a_re, a_im, b_re, b_im, c_re, c_im, u, x_re, x_im = ctx.saved_tensors
+        rows, g_rows = u.flatten(0, 1), (torch.zeros_like(u) if g is None else g).flatten(0, 1)
+        of_x = [_products(u.dtype, a_re.dtype, (g_rows, part)).view_as(x_re) for part in (c_re, -c_im)]
+        k_re, k_im = (part if more is None else part + more for part, more in zip(of_x, (gx_re, gx_im), strict=True))
+        zero = torch.zeros_like(x_re[0])
+        h_re, h_im, *da = _Adjoint.apply(a_re, a_im, k_re, k_im, x_re, x_im, zero, zero)[:4]
+        h_re, h_im, x_re, x_im = (part.flatten(0, 1) for part in (h_re, h_im, x_re, x_im))
+        du = _products(u.dtype, u.dtype, (h_re, b_re), (h_im, b_im)).view_as(u)
+        db = (_products(u.dtype, a_re.dtype, (part.T, rows)) for part in (h_re, h_im))
+        dc = (_products(u.dtype, a_re.dtype, (g_rows.T, part)) for part in (x_re, -x_im))
+        return *da, *db, *dc, du
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs):
+        return torch.vmap(_filtered_by_parts, in_dims)(*inputs), 0
+
+
+def _filtered_by_parts(a_re, a_im, b_re, b_im, c_re, c_im, u):
+    """`_Filtered`, derived by torch."""
+    rows = u.flatten(0, 1)
+    v_re, v_im = (_products(u.dtype, a_re.dtype, (rows, part.T)).view(*u.shape[:2], -1) for part in (b_re, b_im))
+    zero = torch.zeros_like(v_re[0])
+    x = scan((a_re, a_im), (v_re, v_im), (zero, zero))
+    y = _products(u.dtype, a_re.dtype, (x[0].flatten(0, 1), c_re.T), (x[1].flatten(0, 1), -c_im.T))
+    return y.view(*u.shape[:2], -1), *x
+
+
+def _products(dtype: torch.dtype, out: torch.dtype, *pairs: Pair) -> Tensor:
+    """The sum of the matrix products of pairs, all rounded to `dtype`, returned as `out`."""
+    a, b = pairs[0]
+    total = a.to(dtype) @ b.to(dtype)
+    for a, b in pairs[1:]:
+        total = torch.addmm(total, a.to(dtype), b.to(dtype))
+    return total.to(out)
+
+
+# The convolution.
 
 
 def convolution_kernel(Lambda: Pair, B: Pair, C: Pair, length: int) -> Tensor:
@@ -43,12 +224,56 @@ def convolution_kernel(Lambda: Pair, B: Pair, C: Pair, length: int) -> Tensor:
 
 
 def convolve(kernel: Tensor, u: Tensor) -> Tensor:
-    """Causal convolution over time of u, (batch, length, d_model), with kernel (d_model, steps), by FFT."""
-    length = u.shape[1]
-    kernel = kernel[:, :length]  # what is longer would wrap around
-    size = next_fast_len(2 * length - 1, real=True)  # room for the whole product: nothing wraps around
-    spectrum = torch.fft.rfft(u, size, dim=1) * torch.fft.rfft(kernel, size, dim=1).T
-    return torch.fft.irfft(spectrum, size, dim=1)[:, :length]
+    """Causal convolution over time of u, (batch, length, d_model), with kernel (d_model, steps), by FFT.
+
+    In float32 at least, as FFTs in fewer bits do not exist, and so is the result.
+    """
+    return _Convolve.apply(kernel, u)
+
+
+class _Convolve(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(kernel, u):
+        length = u.shape[1]
+        size = _room(length)
+        filters = torch.fft.rfft(kernel[:, :length], size)  # what is longer would wrap around
+        spectrum = torch.fft.rfft(_channels(u.to(kernel.dtype)), size)
+        return _channels(torch.fft.irfft(spectrum * filters, size)[..., :length])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        """The adjoint of an FFT by automatic differentiation is a complex one; this is a correlation by real ones."""
+        kernel, u = ctx.saved_tensors
+        length, steps = u.shape[1], kernel.shape[1]
+        size = _room(length)
+        g_spectrum = torch.fft.rfft(_channels(g), size)
+        spectrum = torch.fft.rfft(_channels(u.to(kernel.dtype)), size)
+        dk = torch.fft.irfft((g_spectrum * spectrum.conj()).sum(0), size)[:, : min(steps, length)]
+        filters = torch.fft.rfft(kernel[:, :length], size)
+        du = _channels(torch.fft.irfft(g_spectrum * filters.conj(), size)[..., :length])
+        return torch.nn.functional.pad(dk, (0, max(0, steps - length))), du.to(u.dtype)
+
+    @staticmethod
+    def jvp(ctx, kernel_tangent, u_tangent):
+        kernel, u = ctx.saved_tensors
+        return convolve(kernel_tangent, u) + convolve(kernel, u_tangent)
+
+
+def _room(length: int) -> int:
+    """The size of an FFT that holds the whole product of two sequences, so that nothing wraps around."""
+    return next_fast_len(2 * length - 1, real=True)
+
+
+def _channels(u: Tensor) -> Tensor:
+    """(batch, length, d_model) as (batch, d_model, length), or back: an FFT is fastest along the last axis."""
+    return u.transpose(1, 2)
 
 
 def powers(Lambda: Pair, count: int) -> Pair:
@@ -62,62 +287,95 @@ def powers(Lambda: Pair, count: int) -> Pair:
     return re[:count], im[:count]
 
 
-class _Scan(torch.autograd.Function):
-    generate_vmap_rule = True
+# The primitives in chunks.
 
-    @staticmethod
-    def forward(a_re, a_im, v_re, v_im, s_re, s_im):
-        return _chunked((a_re, a_im), (v_re, v_im), (s_re, s_im))
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        a_re, a_im, _, _, s_re, s_im = inputs
-        ctx.save_for_backward(a_re, a_im, s_re, s_im, *output)
-
-    @staticmethod
-    def backward(ctx, g_re, g_im):
-        a_re, a_im, s_re, s_im, x_re, x_im = ctx.saved_tensors
-        zero = torch.zeros_like(s_re)
-        h_re, h_im = scan((a_re, -a_im), (g_re.flip(0), g_im.flip(0)), (zero, zero))
-        h_re, h_im = h_re.flip(0), h_im.flip(0)
-        before_re, before_im = torch.cat([s_re[None], x_re[:-1]]), torch.cat([s_im[None], x_im[:-1]])
-        over = tuple(range(h_re.ndim - a_re.ndim))
-        da_re = (h_re * before_re + h_im * before_im).sum(over)
-        da_im = (h_im * before_re - h_re * before_im).sum(over)
-        ds = _times((a_re, -a_im), (h_re[0], h_im[0]))
-        return da_re, da_im, h_re, h_im, *ds
+CHUNK = 32
+"""Steps inside a chunk."""
 
 
 def _chunked(a: Pair, v: Pair, start: Pair) -> Pair:
-    length = v[0].shape[0]
-    chunk = min(CHUNK, round(length**0.5))  # as many steps inside chunks as between them
-    chunks = -(-length // chunk)
-    if chunks * chunk > length:
-        padding = torch.zeros_like(v[0][:1]).expand(chunks * chunk - length, *v[0].shape[1:])
-        v = (torch.cat([v[0], padding]), torch.cat([v[1], padding]))
-    v_re, v_im = (part.reshape(chunks, chunk, *part.shape[1:]) for part in v)
-
-    inner = [(v_re[:, 0], v_im[:, 0])]
-    for t in range(1, chunk):
-        inner.append(_advance(a, inner[-1], (v_re[:, t], v_im[:, t])))
-    x_re, x_im = torch.stack([re for re, _ in inner], 1), torch.stack([im for _, im in inner], 1)
-
-    p_re, p_im = powers(a, chunk + 1)
-    carried = [start]
-    for c in range(chunks - 1):
-        carried.append(_advance((p_re[-1], p_im[-1]), carried[-1], (x_re[c, -1], x_im[c, -1])))
-    c_re = torch.stack([part for part, _ in carried])[:, None]
-    c_im = torch.stack([part for _, part in carried])[:, None]
-    shape = (chunk, *[1] * (start[0].ndim - a[0].ndim), *a[0].shape)
-    p_re, p_im = p_re[1:].reshape(shape), p_im[1:].reshape(shape)
-    x_re, x_im = _advance((p_re, p_im), (c_re, c_im), (x_re, x_im))
-    return x_re.flatten(0, 1)[:length], x_im.flatten(0, 1)[:length]
+    """Chunks side by side: first what each adds to its last state, then their starts, by the same scan over chunks,
+    then all states. Steps that fill no chunk come last."""
+    length, whole = len(v[0]), _whole(len(v[0]))
+    x = _like(v)
+    if whole:
+        v_chunks, x_chunks = _chunks(v, whole), _chunks(x, whole)
+        end = _step(v_chunks, 0)
+        for t in range(1, CHUNK):
+            end = _advance(a, end, _step(v_chunks, t), _like(end))
+        before = _chunked(_power(a, CHUNK), (end[0][:-1], end[1][:-1]), start)
+        before = torch.cat([start[0][None], before[0]]), torch.cat([start[1][None], before[1]])
+        for t in range(CHUNK):
+            before = _advance(a, before, _step(v_chunks, t), _step(x_chunks, t))
+        start = x[0][whole - 1], x[1][whole - 1]
+    for t in range(whole, length):
+        start = _advance(a, start, (v[0][t], v[1][t]), (x[0][t], x[1][t]))
+    return x
 
 
-def _advance(a: Pair, x: Pair, v: Pair) -> Pair:
-    """a x + v."""
-    re = torch.addcmul(torch.addcmul(v[0], a[0], x[0]), a[1], x[1], value=-1)
-    return re, torch.addcmul(torch.addcmul(v[1], a[0], x[1]), a[1], x[0])
+def _adjoint_chunked(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair, Pair]:
+    """The same from the end; the gradient of a is summed on the way."""
+    length, whole = len(g[0]), _whole(len(g[0]))
+    conjugate, h = (a[0], -a[1]), _like(g)
+    after = torch.zeros_like(start[0]), torch.zeros_like(start[1])
+    da = torch.zeros_like(start[0]), torch.zeros_like(start[1])
+    for t in range(length - 1, whole - 1, -1):
+        after = _advance(conjugate, after, (g[0][t], g[1][t]), (h[0][t], h[1][t]))
+        _add_conjugate_product(da, (x[0][t - 1], x[1][t - 1]) if t else start, after)
+    total = da[0].sum(0), da[1].sum(0)
+    if whole:
+        g_chunks, h_chunks, x_chunks = _chunks(g, whole), _chunks(h, whole), _chunks(x, whole)
+        end = _step(g_chunks, CHUNK - 1)
+        for t in range(CHUNK - 2, -1, -1):
+            end = _advance(conjugate, end, _step(g_chunks, t), _like(end))
+        carried = _chunked(_power(conjugate, CHUNK), (end[0][1:].flip(0), end[1][1:].flip(0)), after)
+        after = torch.cat([carried[0].flip(0), after[0][None]]), torch.cat([carried[1].flip(0), after[1][None]])
+        da = torch.zeros_like(after[0]), torch.zeros_like(after[1])
+        for t in range(CHUNK - 1, -1, -1):
+            after = _advance(conjugate, after, _step(g_chunks, t), _step(h_chunks, t))
+            before = _step(x_chunks, t - 1) if t else _delayed(_step(x_chunks, CHUNK - 1), start)
+            _add_conjugate_product(da, before, after)
+        total = total[0] + da[0].sum((0, 1)), total[1] + da[1].sum((0, 1))
+    return h, total, _times(conjugate, (h[0][0], h[1][0]))
+
+
+def _whole(length: int) -> int:
+    """How many steps are done in chunks: none where there would be no more than two."""
+    return length // CHUNK * CHUNK if length > 2 * CHUNK else 0
+
+
+def _like(x: Pair) -> Pair:
+    """Room for as much, contiguous."""
+    re, im = (torch.empty(part.shape, dtype=part.dtype, device=part.device) for part in x)
+    return re, im
+
+
+def _chunks(x: Pair, whole: int) -> Pair:
+    """(chunks, CHUNK, batch, n)."""
+    return x[0][:whole].unflatten(0, (-1, CHUNK)), x[1][:whole].unflatten(0, (-1, CHUNK))
+
+
+def _step(chunks: Pair, t: int) -> Pair:
+    return chunks[0][:, t], chunks[1][:, t]
+
+
+def _power(a: Pair, exponent: int) -> Pair:
+    """a^exponent, in float64: an error of it would come back at every chunk, a thousand times where memory is long."""
+    power = torch.complex(a[0].double(), a[1].double()) ** exponent
+    return power.real.to(a[0].dtype), power.imag.to(a[1].dtype)
+
+
+def _advance(a: Pair, x: Pair, v: Pair, out: Pair) -> Pair:
+    """a x + v, written to `out`, which may not be x."""
+    torch.addcmul(v[0], a[0], x[0], out=out[0]).addcmul_(a[1], x[1], value=-1)
+    torch.addcmul(v[1], a[0], x[1], out=out[1]).addcmul_(a[1], x[0])
+    return out
+
+
+def _add_conjugate_product(total: Pair, a: Pair, b: Pair) -> None:
+    """Adds conj(a) b."""
+    total[0].addcmul_(a[0], b[0]).addcmul_(a[1], b[1])
+    total[1].addcmul_(a[0], b[1]).addcmul_(a[1], b[0], value=-1)
 
 
 def _times(a: Pair, b: Pair) -> Pair:
