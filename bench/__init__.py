@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from bench import backends
     from bench.arrays import ArrayLayer
-    from bench.contract import DiagonalLayer, DiagonalSystem, Diverged, Layer, Missing, Suite, Task, Unsupported
+    from bench.contract import DiagonalLayer, DiagonalSystem, Diverged, Layer, Missing, Suite, Task, Unsupported, View
     from bench.registry import register
     from bench.store import read_results
 
@@ -25,6 +25,7 @@ __all__ = [
     "Suite",
     "Task",
     "Unsupported",
+    "View",
     "backends",
     "layer",
     "read_results",
@@ -32,7 +33,7 @@ __all__ = [
     "run",
 ]
 
-_CONTRACT = ("DiagonalLayer", "DiagonalSystem", "Diverged", "Layer", "Missing", "Suite", "Task", "Unsupported")
+_CONTRACT = ("DiagonalLayer", "DiagonalSystem", "Diverged", "Layer", "Missing", "Suite", "Task", "Unsupported", "View")
 _HOMES = {
     "ArrayLayer": "bench.arrays",
     "read_results": "bench.store",

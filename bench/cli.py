@@ -27,6 +27,8 @@ app = typer.Typer(
 Listed = list[str] | None
 Out = Annotated[Path, typer.Option(help="The folder that runs are made in.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Baseline = Annotated[str | None, typer.Option(help="The model that others are compared with.  [default: the first]")]
+Unverified = Annotated[bool, typer.Option("--unverified", help="Show timings of layers that the oracle contradicts.")]
 Plugins = Annotated[Listed, typer.Option("--plugin", help="A Python file that registers your own.")]
 
 
@@ -45,6 +47,11 @@ def run(
         Listed, typer.Option("--set", help="OPTION=V,.. of the suite, of models or tasks; MODEL.OPTION=V.")
     ] = None,
     preset: Annotated[str | None, typer.Option(help="quick, default.  [default: quick on a CPU]")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Holds batch x length constant: --set tokens=N.")] = None,
+    match: Annotated[
+        str | None, typer.Option(help="params, state or flops: sets d_state of the others to the first model's size.")
+    ] = None,
+    compile_: Annotated[bool, typer.Option("--compile", help="torch.compile, verified against eager.")] = False,
     variants: Annotated[bool, typer.Option("--variants", help="Add the variants that the models declare.")] = False,
     plugin: Plugins = None,
     data: Annotated[str | None, typer.Option(help="The folder with data sets of your own (or BENCH_DATA).")] = None,
@@ -61,6 +68,8 @@ def run(
         bool | None, typer.Option("--params/--no-params", help="Keep trained parameters.  [default: --params]")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for diverged and unconverged cells too.")] = False,
+    baseline: Baseline = None,
+    unverified: Unverified = False,
     as_json: Json = False,
 ) -> None:
     """Measures a suite in worker processes, and reports.
@@ -69,13 +78,16 @@ def run(
     2: a wrong command; 130: interrupted, what was done is kept.
     """
     from bench import runner
+    from bench.contract import View
 
     given = {
         "suite": suite, "models": models, "backends": backends, "device": device, "dtypes": dtypes, "tasks": tasks,
         "depths": depths, "seeds": seeds, "set": settings, "preset": preset, "variants": variants or None,
         "plugin": plugin, "data": data, "out": out, "run": name, "jobs": jobs, "shard": shard, "timeout": timeout,
-        "params": params,
+        "params": params, "match": match, "compile": compile_ or None,
     }  # fmt: skip
+    if tokens is not None:
+        given["set"] = [*(settings or []), f"tokens={tokens}"]
     with _warnings_as_lines():
         try:
             prepared = runner.prepare_either(file, given, resume, retry, allow_changed_code)
@@ -96,7 +108,9 @@ def run(
         message = f"{'interrupted' if interrupted else error}: {done} of {len(prepared.mine)} cells are kept"
         typer.echo(f"{message}; go on with: bench run --resume {prepared.folder}", err=True)
         raise typer.Exit(130 if interrupted else 1) from None
-    incomplete = _report([prepared.folder], as_json, only=statuses if prepared.execution.shard else None)
+    view = View(baseline=baseline)
+    only = statuses if prepared.execution.shard else None
+    incomplete = _report([prepared.folder], as_json, view, unverified, only)
     typer.echo(f"{prepared.folder}: {time.monotonic() - started:.0f} s", err=True)
     raise typer.Exit(max(runner.exit_code(statuses.values(), strict), incomplete))
 
@@ -105,11 +119,14 @@ def run(
 def report(
     runs: Annotated[list[Path] | None, typer.Argument(help="Runs.  [default: the newest in --out]")] = None,
     out: Out = Path("results"),
+    baseline: Baseline = None,
+    unverified: Unverified = False,
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
     """Shows what runs have measured: failures first. Exit status 1 where part of the results cannot be read."""
     from bench import registry, store
+    from bench.contract import View
 
     folders: list[Path] = []
     with _warnings_as_lines():
@@ -123,7 +140,7 @@ def report(
                 folders += found
         except ValueError as error:
             _refuse(error)
-    raise typer.Exit(_report(folders, as_json))
+    raise typer.Exit(_report(folders, as_json, View(baseline=baseline), unverified))
 
 
 @app.command("list")
@@ -194,7 +211,9 @@ def _newest(out: Path) -> Path:
     return found[-1]
 
 
-def _report(folders: list[Path], as_json: bool, only: Collection[str] | None = None) -> int:
+def _report(
+    folders: list[Path], as_json: bool, view: Any, unverified: bool, only: Collection[str] | None = None
+) -> int:
     """Prints the report, of `only` these cells; 1 where results could not be read, else 0."""
     from bench import store
     from bench.report import overview, terminal
@@ -208,7 +227,7 @@ def _report(folders: list[Path], as_json: bool, only: Collection[str] | None = N
     if results.empty:
         typer.echo("bench: nothing was measured", err=True)
         return 1
-    blocks = overview.report(results, folders)
+    blocks = overview.report(results, folders, view, unverified)
     if as_json:
         runs = [str(folder) for folder in folders]
         content = {"runs": runs, "counts": overview.counts(results), "blocks": json.loads(terminal.as_json(blocks))}

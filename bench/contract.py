@@ -47,6 +47,10 @@ class Diverged(Exception):
         self.step = step
 
 
+class CompileFailed(Exception):
+    """Raised where a compiler refuses what is to be measured: the cell ends `compile_failed`, with the text."""
+
+
 class DiagonalSystem(NamedTuple):
     """The linear recurrence x_t = Lambda x_{t-1} + B u_t, y_t = Re(C x_t) + D * u_t, in complex numbers.
 
@@ -239,6 +243,13 @@ class Task(ABC):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class View:
+    """How a reader wants results shown: `baseline` is the model that others are compared with, None the first one."""
+
+    baseline: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Suite(ABC):
     """A protocol: which factors it varies, what it measures in one cell, how its results are shown.
 
@@ -253,13 +264,18 @@ class Suite(ABC):
     presets: ClassVar[Mapping[str, Mapping[str, list[Any]]]] = {"quick": {}, "default": {}}
     exclusive: ClassVar[bool] = False
     """Whether a cell needs its device to itself, as timings do."""
+    isolation: ClassVar[Literal["shared", "cell", "rounds"]] = "shared"
+    """`shared`: cells follow one another in a worker. `cell`: each has a fresh process. `rounds`: each is measured in
+    as many processes as its factor `rounds` says; in a round each (model, backend) gets one, in random order."""
+    compiles: ClassVar[bool] = False
+    """Whether a cell can be measured under torch.compile."""
 
     @abstractmethod
     def measure(self, cell: Measurement) -> None:
         """Measures one cell: calls `cell.record(...)`, raises `Unsupported`, `Missing` or `Diverged`."""
 
     @abstractmethod
-    def report(self, results: pd.DataFrame) -> list[Block]:
+    def report(self, results: pd.DataFrame, view: View) -> list[Block]:
         """Tables and notes computed from the records of this suite, and from nothing else."""
 
 

@@ -18,8 +18,13 @@ from bench.plan import Cell
 class Measurement:
     """One cell: its layer, task and suite as objects, its backend's package, the device as the run found it."""
 
-    def __init__(self, cell: Cell, device: str, threads: int, params_folder: Path | None = None) -> None:
+    def __init__(
+        self, cell: Cell, device: str, threads: int, params_folder: Path | None = None, process: int | None = None
+    ) -> None:
         self.cell = cell
+        self.process = process
+        self.status: str = "ok"
+        self.message: str | None = None
         self.layer: Layer = cell.layer
         self.task: Task | None = cell.task_object
         self.suite: Suite = cell.suite_object
@@ -32,7 +37,7 @@ class Measurement:
             "kernel": self.backend.kernel_name(self.layer, device),
             "state_reals": self.layer.state_reals,
         }
-        self.facts: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {"match": dict(cell.match)} if cell.match else {}
         self._params_folder = params_folder
 
     def generator(self, *purpose: str | int) -> np.random.Generator:
@@ -51,6 +56,8 @@ class Measurement:
         head: int | None = None,
         t: int | None = None,
         split: str | None = None,
+        sample: int | None = None,
+        verified: bool | None = None,
         message: str | None = None,
     ) -> None:
         """One value; any framework's scalar. What is not finite is stored as null, with the reason."""
@@ -58,8 +65,13 @@ class Measurement:
         if number is None and message is None:
             message = "not measured" if value is None else f"{float(value)} is not finite"
         row = {"metric": metric, "unit": unit, "step": step, "epoch": epoch, "layer": layer, "head": head, "t": t,
-               "split": split, "message": message}  # fmt: skip
+               "split": split, "process": self.process, "sample": sample, "verified": verified,
+               "message": message}  # fmt: skip
         self.rows.append({name: store.checked(name, content) for name, content in row.items()} | {"value": number})
+
+    def unconverged(self, reason: str) -> None:
+        """All was measured, but not as narrowly as was asked: the cell ends `unconverged`, with its rows."""
+        self.status, self.message = "unconverged", reason
 
     def describe(self, **columns: Any) -> None:
         """Columns of the store that hold for the whole cell: batch, length, params, state_reals ..."""

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench import backends, registry, store
+from bench import backends, matching, registry, store
 from bench.contract import Layer, Suite, Task, require
 from bench.network import Network
 from bench.options import build, convert, fields, format_name, parse_name, split_list, split_numbers, unknown
 
-DTYPES = ("float32", "float64", "tf32")
+DTYPES = ("float32", "float64", "tf32", "bfloat16")
 STANDARD_FACTORS = ("models", "tasks", "depths", "seeds", "dtypes")
 LISTS = ("suite", "models", "backends", "dtypes", "tasks")
 NUMBERS = ("depths", "seeds")
-TEXTS = ("device", "preset", "data")
+TEXTS = ("device", "preset", "data", "match")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,8 @@ class Request:
     variants: bool = False
     plugin: list[str] = dataclasses.field(default_factory=list)
     data: str | None = None
+    match: str | None = None
+    compile: bool = False
 
     @classmethod
     def parse(cls, **given: Any) -> Request:
@@ -63,8 +65,11 @@ class Request:
             values["plugin"] = paths("plugin", values["plugin"])
         if "suite" not in values:
             raise ValueError(f"--suite is not given: name one of {', '.join(registry.plugins('suite'))}")
-        variants = values.get("variants", False)
-        require(isinstance(variants, bool), f"--variants is {variants!r}: true or false")
+        for name in ("variants", "compile"):
+            flag = values.get(name, False)
+            require(isinstance(flag, bool), f"--{name} is {flag!r}: true or false")
+        if values.get("match", matching.CRITERIA[0]) not in matching.CRITERIA:
+            raise unknown("size in --match", values["match"], matching.CRITERIA)
         values["set"] = parse_settings(values.get("set", {}))
         for depth in values.get("depths", []):
             require(depth >= 1, f"--depths: a depth must be at least 1, not {depth}")
@@ -138,12 +143,18 @@ class Cell:
     d_model: int
     seed: int
     factors: Mapping[str, Any]
+    compiled: bool = False
+    match: Mapping[str, Any] | None = None
+    """Why its sizes are what they are: `by`, `target`, `size`; None where nothing was matched. No part of the id."""
 
     @property
     def id(self) -> str:
         """16 hexadecimal digits of a sha256 over the content."""
-        content = json.dumps(dataclasses.asdict(self), sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
+        content = dataclasses.asdict(self)
+        del content["match"]
+        if not self.compiled:
+            del content["compiled"]  # a cell that is not compiled has the id that it had before there was the choice
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def kind(self) -> str:
@@ -193,7 +204,8 @@ class Cell:
             "options": json.dumps(dict(self.options), sort_keys=True), "backend": self.backend, "device": self.device,
             "dtype": self.dtype, "task": self.task, "recipe": "default", "depth": self.depth,
             "d_model": self.d_model, "d_state": self._d_state, "seed": self.seed,
-            "factors": json.dumps(dict(self.factors), sort_keys=True), "compiled": False,
+            "factors": json.dumps(dict(self.factors), sort_keys=True),
+            "compiled": self.compiled or self.backend == "jax",
         }  # fmt: skip
 
 
@@ -259,6 +271,7 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
     task_cells = [cell for task in tasks for cell in _task_options(task, values, settings, own)] or [(None, {})]
     model_cells = list(dict(_model_options(models, request.variants, settings, own)).items())
     classes = {model: registry.find("model", parse_name(model)[0]) for model, _ in model_cells}
+    require(not request.compile or suite.compiles, f"--compile: cells of the suite {name} are not compiled by torch")
 
     for depth, (task, task_options) in itertools.product(depths, task_cells):
         for choice in itertools.product(*factors.values()):
@@ -267,6 +280,10 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
             options = {
                 model: _built_options(model, classes[model], chosen, built.d_model) for model, chosen in model_cells
             }
+            matches: dict[str, dict[str, Any]] = {}
+            if request.match:
+                length = getattr(built, "length", 1024)
+                options, matches = _matched(model_cells, options, classes, built.d_model, request.match, length)
             # seeds last: cells that differ by it alone follow one another, and a worker compiles once for all of them
             for model, backend, dtype, seed in itertools.product(options, request.backends, dtypes, seeds):
                 yield Cell(
@@ -283,7 +300,34 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
                     d_model=built.d_model,
                     seed=seed,
                     factors=own_factors,
+                    compiled=request.compile and backend == "torch",
+                    match=matches.get(model),
                 )
+
+
+def _matched(
+    models: list[tuple[str, dict[str, Any]]],
+    options: dict[str, dict[str, Any]],
+    classes: Mapping[str, type[Layer]],
+    d_model: int,
+    by: str,
+    length: int,
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Options of all models at the first one's size, by their new names, and what became of each."""
+    first = models[0][0]
+    target = matching.size(classes[first](**options[first], d_model=d_model), by, length)
+    found, matches = {first: options[first]}, {first: {"by": by, "target": target, "size": target}}
+    for model, chosen in models[1:]:
+        cls = classes[model]
+        if "d_state" not in fields(cls):
+            raise ValueError(f"--match {by}: {model} has no d_state that could be set")
+        if "d_state" in chosen:
+            raise ValueError(f"--match {by} sets the d_state of {model}, which is given as well")
+        sized, reached = matching.match(cls, chosen, d_model, by, target, length)
+        name = format_name(parse_name(model)[0], cls, sized)
+        found[name] = _built_options(name, cls, sized, d_model)
+        matches[name] = {"by": by, "target": target, "size": reached}
+    return found, matches
 
 
 def _built_options(model: str, cls: type, options: Mapping[str, Any], d_model: int) -> dict[str, Any]:

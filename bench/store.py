@@ -28,6 +28,8 @@ GOOD_STATUSES = ("ok", "diverged", "unconverged", "unsupported")
 """Statuses that leave the exit code at 0."""
 MEASURED_STATUSES = ("ok", "diverged", "unconverged")
 """Statuses of cells that have numbers."""
+COMPLETE_STATUSES = ("ok", "unconverged")
+"""Statuses of a round after which the next one is worth its time."""
 
 _TEXT, _INT, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 CELL_COLUMNS = {
@@ -127,10 +129,54 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def stamp(folder: Path, cell_id: str) -> tuple[int, int] | None:
-    """What changes when a cell's file is written anew; None without a file."""
+def part(folder: Path, cell_id: str, round: int) -> Path:
+    """The file of one round of a cell that is measured in several."""
+    return folder / "parts" / f"{cell_id}.{round}.parquet"
+
+
+def parts(folder: Path, cell_id: str) -> list[pa.Table]:
+    """What the rounds of a cell have found so far, in their order."""
+    return [_load(path) for path in sorted((folder / "parts").glob(f"{cell_id}.*.parquet"))]
+
+
+def remove_parts(folder: Path, cell_id: str) -> None:
+    """Takes away what the rounds of a cell have left, and the folder where it was the last."""
+    for path in (folder / "parts").glob(f"{cell_id}.*.parquet"):
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # others' parts are there, or it was never made
+        (folder / "parts").rmdir()
+
+
+def joined(rounds: list[pa.Table]) -> pa.Table:
+    """The rows of all rounds of one cell. Its status and message are the last that is not ok's; it took as long as all.
+
+    Facts that differ between rounds become lists with one entry a round.
+    """
+    firsts = [{name: table[name][0].as_py() for name in table.column_names} for table in rounds]
+    facts = [json.loads(first["facts"] or "{}") for first in firsts]
+    names = dict.fromkeys(name for found in facts for name in found)
+    merged = {}
+    for name in names:
+        values = [found.get(name) for found in facts]
+        merged[name] = values[0] if all(value == values[0] for value in values) else values
+    bad = [first for first in firsts if first["status"] != "ok"]
+    end = {
+        "status": bad[-1]["status"] if bad else "ok",
+        "facts": json.dumps(merged, sort_keys=True),
+        "started_at": firsts[0]["started_at"],
+        "duration_s": sum(first["duration_s"] for first in firsts),
+    } | ({"message": bad[-1]["message"]} if bad else {})
+    whole = pa.concat_tables(rounds)
+    for name, value in end.items():
+        column = pa.array([value] * len(whole), SCHEMA.field(name).type)
+        whole = whole.set_column(SCHEMA.get_field_index(name), SCHEMA.field(name), column)
+    return whole
+
+
+def stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is written anew; None without a file."""
     try:
-        found = _file(folder, cell_id).stat()
+        found = path.stat()
     except FileNotFoundError:
         return None
     return found.st_ino, found.st_mtime_ns
@@ -146,13 +192,14 @@ def duration(folder: Path, cell_id: str) -> float | None:
     return _first(folder, cell_id, "duration_s") if status(folder, cell_id) == "ok" else None
 
 
-def _file(folder: Path, cell_id: str) -> Path:
+def file(folder: Path, cell_id: str) -> Path:
+    """The file of a cell of a run."""
     return folder / "cells" / f"{cell_id}.parquet"
 
 
 def _first(folder: Path, cell_id: str, column: str) -> Any:
     try:
-        return _load(_file(folder, cell_id), [column])[column][0].as_py()
+        return _load(file(folder, cell_id), [column])[column][0].as_py()
     except (pa.ArrowException, OSError, IndexError, KeyError):
         return None
 

@@ -7,6 +7,7 @@ imported. After a cell that failed the process ends: the engine starts a fresh o
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
 import json
 import os
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import backends, registry, store
-from bench.contract import Diverged, Missing, Unsupported
+from bench.contract import CompileFailed, Diverged, Missing, Unsupported
 from bench.measurement import Measurement
 from bench.plan import Cell
 
@@ -41,7 +42,8 @@ def main(spec_file: str) -> int:
     store.write(dry, store.table({}, []))
     dry.unlink()
     for line in _own_stdin():
-        if measure(Cell(**json.loads(line)), spec, folder) not in store.GOOD_STATUSES:
+        task = Task(**json.loads(line))
+        if measure(task, spec, folder) not in store.GOOD_STATUSES:
             return 3
     _end_group()  # nobody is there any more
     return 0
@@ -54,8 +56,27 @@ def _own_stdin() -> Iterator[str]:
         yield from iter(lines.readline, "")
 
 
-def measure(cell: Cell, spec: dict[str, Any], folder: Path) -> str:
-    """Measures one cell, writes its file, returns its status."""
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a worker is told of one cell: the cell, and which of how many rounds this is; None without rounds."""
+
+    cell: dict[str, Any]
+    round: int | None = None
+    rounds: int = 1
+
+    def part(self, folder: Path, cell_id: str) -> Path | None:
+        """The file of this round, where more rounds follow; the last one writes the cell's own."""
+        if self.round is None or self.round == self.rounds - 1:
+            return None
+        return store.part(folder, cell_id, self.round)
+
+
+def measure(task: Task, spec: dict[str, Any], folder: Path) -> str:
+    """Measures one cell, or one round of it, writes its file, returns its status.
+
+    A round that could not be measured is the end of its cell; the last one joins what all rounds found.
+    """
+    cell = Cell(**task.cell)
     started, clock = datetime.now(UTC), time.monotonic()
     measurement = None
     status, message = "ok", None
@@ -66,8 +87,9 @@ def measure(cell: Cell, spec: dict[str, Any], folder: Path) -> str:
         backends.load(cell.backend).set_process(cell.dtype, spec["threads"])
         Path(spec["begun"]).touch()
         started, clock = datetime.now(UTC), time.monotonic()
-        measurement = Measurement(cell, spec["device"], spec["threads"], params)
+        measurement = Measurement(cell, spec["device"], spec["threads"], params, task.round)
         measurement.suite.measure(measurement)
+        status, message = measurement.status, measurement.message
     except Unsupported as reason:
         status, message = "unsupported", cut_paths(str(reason))
     except Missing as reason:
@@ -76,6 +98,8 @@ def measure(cell: Cell, spec: dict[str, Any], folder: Path) -> str:
         status, message = "diverged", str(reason)
         if measurement:
             measurement.record("diverged_at_step", reason.step, "step", step=reason.step)
+    except CompileFailed as error:
+        status, message = "compile_failed", cut_paths(str(error))
     except MemoryError as error:
         status, message = "oom", f"out of host memory: {error}"
     except (Exception, SystemExit) as error:
@@ -87,7 +111,15 @@ def measure(cell: Cell, spec: dict[str, Any], folder: Path) -> str:
         "message": message, "threads": spec["threads"], "started_at": started.isoformat(timespec="milliseconds"),
         "duration_s": time.monotonic() - clock,
     }  # fmt: skip
-    store.write(folder / "cells" / f"{cell.id}.parquet", store.table(columns, measurement.rows if measurement else []))
+    found = store.table(columns, measurement.rows if measurement else [])
+    part = task.part(folder, cell.id) if status in store.COMPLETE_STATUSES else None
+    if part:
+        part.parent.mkdir(exist_ok=True)
+        store.write(part, found)
+    else:
+        parts = store.parts(folder, cell.id)
+        store.write(store.file(folder, cell.id), store.joined([*parts, found]) if parts else found)
+        store.remove_parts(folder, cell.id)
     return status
 
 

@@ -336,7 +336,7 @@ def test_a_preset_of_a_suite_that_sets_something_unknown_is_an_error(own_registr
         def measure(self, cell):
             raise NotImplementedError
 
-        def report(self, results):
+        def report(self, results, view):
             raise NotImplementedError
 
     assert refusal(suite="odd") == "suite odd: its preset sets 'size'"
@@ -354,7 +354,7 @@ def test_a_suite_declares_its_own_models_seeds_dtypes_and_task_options(own_regis
         def measure(self, cell):
             raise NotImplementedError
 
-        def report(self, results):
+        def report(self, results, view):
             raise NotImplementedError
 
     found = plan.cells(Request.parse(suite="narrow"), "cpu", "quick")
@@ -372,7 +372,7 @@ def test_two_suites_in_one_plan_keep_their_own_factors(own_registry):
         def measure(self, cell):
             raise NotImplementedError
 
-        def report(self, results):
+        def report(self, results, view):
             raise NotImplementedError
 
     found = cells(suite="stability,second", models="rotrnn", set=["heads=4"])

@@ -211,7 +211,7 @@ def test_a_suite_whose_report_fails_does_not_hide_the_others(own_registry):
         def measure(self, cell):
             raise NotImplementedError
 
-        def report(self, results):
+        def report(self, results, view):
             raise KeyError("no such column")
 
     (cell,) = planned("lru", seeds="0")

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,11 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from bench import store
+from bench.contract import Suite
 from bench.plan import Cell
-from bench.worker import cut_paths
+from bench.worker import Task, cut_paths
 
 POLL_S = 0.05
 START_LIMIT_S = 180.0
@@ -50,7 +51,9 @@ def run(cells: list[Cell], job: Job, jobs: int, progress: Progress) -> None:
     KeyboardInterrupt ends the workers and their children; cells that were not done get no file.
     """
     slots = [_Slot(cpus) for cpus in processors(jobs)]
-    waiting = [(cell, cell.kind) for cell in cells]
+    waiting = order(cells, job.run_id)
+    for cell in cells:
+        store.remove_parts(job.folder, cell.id)  # of rounds that were interrupted: all are measured anew
     with contextlib.ExitStack() as stack:
         scratch = tempfile.TemporaryDirectory(prefix="linrec-bench-", ignore_cleanup_errors=True)
         folder = Path(stack.enter_context(scratch))
@@ -60,18 +63,61 @@ def run(cells: list[Cell], job: Job, jobs: int, progress: Progress) -> None:
             for slot in slots:
                 if slot.cell:
                     slot.watch(job, progress)
+                    waiting = [work for work in waiting if work.cell.id != slot.ended]  # no more rounds of it
                 if not slot.cell and waiting:
                     others = {other.kind for other in slots if other is not slot and other.cell}
-                    slot.give(*waiting.pop(_choice(waiting, slot, others)), job, folder)
+                    slot.give(waiting.pop(_choice(waiting, slot, others)), job, folder)
             time.sleep(POLL_S)
 
 
-def _choice(waiting: list[tuple[Cell, str]], slot: _Slot, others: set[str]) -> int:
-    """Which cell a slot takes next: of the kind that it has compiled, else of its backend and of nobody else's kind."""
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """A cell, or one round of it. What has the same `group` may follow one another in one process."""
+
+    cell: Cell
+    kind: str
+    group: str
+    round: int | None = None
+    rounds: int = 1
+
+
+def order(cells: list[Cell], run_id: str) -> list[Work]:
+    """What is to be done, in its order: cells as planned; those that are measured in rounds round by round.
+
+    Within a round models and backends come in an order that the run's name draws, so that no model always has the
+    machine in the same state.
+    """
+    plain: list[Work] = []
+    in_rounds: dict[str, list[Cell]] = {}
+    most = 0
+    for cell in cells:
+        suite = cell.suite_object
+        if suite.isolation == "rounds":
+            in_rounds.setdefault(f"{cell.suite} {cell.model} {cell.backend}", []).append(cell)
+            most = max(most, _rounds(suite))
+        else:
+            plain.append(Work(cell, cell.kind, cell.id if suite.isolation == "cell" else cell.backend))
+    found = plain
+    for number in range(most):
+        groups = sorted(in_rounds)
+        random.Random(f"{run_id} {number}").shuffle(groups)
+        for group in groups:
+            for cell in in_rounds[group]:
+                if number < (rounds := _rounds(cell.suite_object)):
+                    found.append(Work(cell, cell.kind, f"{number} {group}", number, rounds))
+    return found
+
+
+def _rounds(suite: Suite) -> int:
+    return getattr(suite, "rounds", 1)
+
+
+def _choice(waiting: list[Work], slot: _Slot, others: set[str]) -> int:
+    """Which work a slot takes next: of the kind that it has compiled, else of its group and of nobody else's kind."""
 
     def cost(i: int) -> tuple[bool, bool, bool, int]:
-        cell, kind = waiting[i]
-        return slot.backend is not None and cell.backend != slot.backend, kind != slot.kind, kind in others, i
+        work = waiting[i]
+        return slot.group is not None and work.group != slot.group, work.kind != slot.kind, work.kind in others, i
 
     return min(range(len(waiting)), key=cost)
 
@@ -95,23 +141,32 @@ class _Slot:
     def __init__(self, cpus: list[int]) -> None:
         self.cpus = cpus[: threads_allowed()]
         self.process: subprocess.Popen[str] | None = None
-        self.backend: str | None = None
+        self.group: str | None = None
         self.kind = ""
         self.cell: Cell | None = None
+        self.work: Work | None = None
+        self.ended: str | None = None
         self.spec = Path()
-        self.before: Any = None
+        self.watched: list[Path] = []
+        self.before: list[tuple[int, int] | None] = []
         self.since = 0.0
         self.begun = False
         self.kills = 0
 
-    def give(self, cell: Cell, kind: str, job: Job, scratch: Path) -> None:
-        """Lets the worker measure a cell, or a fresh one where it has ended or is another backend's."""
-        self.cell, self.kind = cell, kind
-        self.before = store.stamp(job.folder, cell.id)  # there, where a cell is tried again
-        line = json.dumps(dataclasses.asdict(cell)) + "\n"
-        if self.process is None or self.backend != cell.backend or not self._say(line):
+    def give(self, work: Work, job: Job, scratch: Path) -> None:
+        """Lets the worker measure a cell, or a fresh one where it has ended or is another group's."""
+        cell, self.ended = work.cell, None
+        self.cell, self.work, self.kind = cell, work, work.kind
+        self.watched = [store.file(job.folder, cell.id)]
+        if work.round is not None and work.round < work.rounds - 1:
+            self.watched.append(store.part(job.folder, cell.id, work.round))
+        self.before = [store.stamp(path) for path in self.watched]  # there, where a cell is tried again
+        task = Task(dataclasses.asdict(cell), work.round, work.rounds)
+        line = json.dumps(dataclasses.asdict(task)) + "\n"
+        if self.process is None or self.group != work.group or not self._say(line):
             self.kill()
-            self._start(cell.backend, job, scratch)
+            self.group = work.group
+            self._start(job, scratch)
             self._say(line)
         self.since = time.monotonic()
 
@@ -126,9 +181,9 @@ class _Slot:
             return False
         return self.process.poll() is None
 
-    def _start(self, backend: str, job: Job, scratch: Path) -> None:
+    def _start(self, job: Job, scratch: Path) -> None:
         handle, name = tempfile.mkstemp(suffix=".json", dir=scratch)
-        self.spec, self.backend, self.begun = Path(name), backend, False
+        self.spec, self.begun = Path(name), False
         spec = {
             "folder": str(job.folder.resolve()), "run_id": job.run_id, "env_id": job.env_id, "code": job.code,
             "device": job.device, "plugins": list(job.plugins), "data": job.data, "params": job.params,
@@ -174,14 +229,17 @@ class _Slot:
                 self._fail(job, progress, "timeout", f"{what} after {limit:g} s")
 
     def _take_note(self, job: Job, progress: Progress) -> bool:
-        """Whether the cell has its file now. A worker in which a cell failed is not used again."""
+        """Whether the cell, or its round, has its file now. A worker in which a cell failed is not used again."""
         cell = self.cell
-        if cell is None or store.stamp(job.folder, cell.id) == self.before:
+        if cell is None or [store.stamp(path) for path in self.watched] == self.before:
             return False
+        self.cell = None
+        if store.stamp(self.watched[0]) == self.before[0]:
+            return True  # more rounds follow
         status = store.status(job.folder, cell.id)
         if status not in store.GOOD_STATUSES:
             self.kill()
-        self.cell = None
+        self.ended = cell.id
         progress(cell, status)
         return True
 
@@ -212,6 +270,8 @@ class _Slot:
         cell, self.cell = self.cell, None
         self.kill()
         write_failure(job, cell, status, message, len(self.cpus), time.monotonic() - self.since)
+        store.remove_parts(job.folder, cell.id)
+        self.ended = cell.id
         progress(cell, status)
 
 
@@ -224,7 +284,7 @@ def write_failure(
         "started_at": (datetime.now(UTC) - timedelta(seconds=duration_s)).isoformat(timespec="milliseconds"),
         "duration_s": duration_s, "threads": threads,
     }  # fmt: skip
-    store.write(job.folder / "cells" / f"{cell.id}.parquet", store.table(columns, []))
+    store.write(store.file(job.folder, cell.id), store.table(columns, []))
 
 
 def _signal_name(number: int) -> str:
@@ -250,6 +310,7 @@ def _environment(device: str, threads: int) -> dict[str, str]:
     own = {
         "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count, "PJRT_NPROC": count,
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONHASHSEED": "0",
+        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",  # a compilation that is measured must be one
     }  # fmt: skip
     if device == "cpu":
         own["JAX_PLATFORMS"] = "cpu"

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 import pandas as pd
 
 from bench import registry, store
+from bench.contract import View
 from bench.report.blocks import Block, Note, Table
 
 FAILURES_SHOWN = 20
 
 
-def report(results: pd.DataFrame, folders: list[Path]) -> list[Block]:
-    """Failures first, then what each suite says of its cells, then what it was measured on."""
+def report(
+    results: pd.DataFrame, folders: list[Path], view: View | None = None, unverified: bool = False
+) -> list[Block]:
+    """Failures first, then what each suite says of its cells, then what it was measured on.
+
+    Cells whose layer did not agree with the oracle before it was timed are left out, unless `unverified`.
+    """
     found = failures(results)
+    results, left_out = (results, []) if unverified else _verified(results)
+    found += left_out
+    view = view or View()
     for suite in results["suite"].dropna().unique():
         rows = results[results["suite"] == suite]
         try:
@@ -23,11 +34,46 @@ def report(results: pd.DataFrame, folders: list[Path]) -> list[Block]:
             found.append(Note(f"suite {suite} is not installed here, so its rows are not shown: {error}", warning=True))
             continue
         try:
-            found += cls().report(rows)
+            found += _with_notes(cls().report(rows, view), matches(rows))
         except Exception as error:  # one suite's fault must not hide the others' results
             reason = f"{type(error).__name__}: {error}"
             found.append(Note(f"suite {suite} failed to report on its rows, {reason}", warning=True, fault=True))
     return [*found, *measured_on(results, folders)]
+
+
+def _verified(results: pd.DataFrame) -> tuple[pd.DataFrame, list[Block]]:
+    """The rows of all cells but those of which one is marked as not verified, and a note that names these."""
+    bad = results.loc[(results["verified"] == False).fillna(False), "cell_id"].unique()  # noqa: E712
+    if not len(bad):
+        return results, []
+    cells = results[results["cell_id"].isin(bad)].drop_duplicates("cell_id")
+    names = ", ".join(sorted({f"{row.model} ({row.backend}, {row.dtype})" for row in cells.itertuples()}))
+    text = (
+        f"{len(bad)} cells are left out of the tables, because their layer was not shown to agree with the oracle: "
+        f"{names}. `--unverified` shows them."
+    )
+    return results[~results["cell_id"].isin(bad)], [Note(text, warning=True)]
+
+
+def matches(rows: pd.DataFrame) -> list[str]:
+    """One note where sizes were matched: what each model reached, and how far that is from the target."""
+    found = {}
+    for row in rows.drop_duplicates("cell_id").itertuples():
+        facts = json.loads(row.facts) if isinstance(row.facts, str) else {}
+        if match := facts.get("match"):
+            off = match["size"] / match["target"] - 1
+            found[row.model] = (match["by"], f"{row.model} {match['size']:,.0f} ({off:+.1%})")
+    if not found:
+        return []
+    by = ", ".join(sorted({by for by, _ in found.values()}))
+    return [f"Sizes matched by {by}: {', '.join(text for _, text in found.values())}."]
+
+
+def _with_notes(blocks: list[Block], notes: list[str]) -> list[Block]:
+    return [
+        dataclasses.replace(block, notes=[*block.notes, *notes]) if isinstance(block, Table) else block
+        for block in blocks
+    ]
 
 
 def counts(results: pd.DataFrame) -> dict[str, int]:

@@ -26,6 +26,49 @@ def wilson(failures: int, trials: int, confidence: float = 0.95) -> tuple[float,
     return 0.0 if failures == 0 else float(low), 1.0 if failures == trials else float(high)
 
 
+def bootstrap_medians(processes: Sequence[np.ndarray], resamples: int = 2000, seed: int = 0) -> np.ndarray:
+    """Resampled medians of times that were taken in several processes, (resamples,): first processes, then repeats.
+
+    Each resample draws as many processes as there are, with replacement, then the median of a resample of the repeats
+    of each; its value is the median over processes. The median of n values drawn from n is the sample's quantile at a
+    Beta((n + 1) / 2, (n + 1) / 2) position, so no repeat is drawn one by one.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = np.empty((resamples, len(processes), len(processes)))
+    for i, samples in enumerate(processes):
+        ordered, n = np.sort(np.asarray(samples, float)), len(samples)
+        where = rng.beta((n + 1) / 2, (n + 1) / 2, (resamples, len(processes)))
+        drawn[:, :, i] = ordered[np.minimum((where * n).astype(int), n - 1)]
+    chosen = rng.integers(0, len(processes), (resamples, len(processes)))
+    return np.median(np.take_along_axis(drawn, chosen[..., None], 2)[..., 0], axis=1)
+
+
+def interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
+    """The central interval of resampled values."""
+    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def exponent(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float | None:
+    """The slope of log y over log x by least squares; one x has none."""
+    if len(set(x)) < 2:
+        return None
+    return float(np.polyfit(np.log(np.asarray(x, float)), np.log(np.asarray(y, float)), 1)[0])
+
+
+def crossings(x: Sequence[float], first: Sequence[float], second: Sequence[float]) -> list[float]:
+    """Where two positive curves over x meet, between neighbouring points as straight lines on log-log axes."""
+    position = np.log(np.asarray(x, float))
+    difference = np.log(np.asarray(first, float)) - np.log(np.asarray(second, float))
+    found = []
+    for i in range(len(x) - 1):
+        a, b = difference[i], difference[i + 1]
+        if a == 0 or a * b < 0:
+            share = a / (a - b) if a != b else 0.0
+            found.append(float(np.exp(position[i] + share * (position[i + 1] - position[i]))))
+    return found
+
+
 def sparkline(values: Sequence[float] | np.ndarray, low: float, high: float) -> str:
     """One bar a value, from `low` to `high`; a dot for a value that is not finite."""
     span = high - low

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from bench.report.blocks import Block, Note, Table
+from bench.report.cells import SHOWN, Cells
 from bench.report.statistics import sparkline, spread, wilson
-
-GROUP = ["task", "device", "dtype", "backend", "model", "options", "d_model", "factors", "depth"]
-SHOWN = ("task", "backend", "device", "dtype", "d_model")
-"""Columns that are shown beside model and depth where they vary; where not, in the title."""
 
 OWN_METRICS = {
     "accuracy", "drift", "gradient_norm", "largest_drift", "largest_modulus", "loss", "norm_mean", "norm_paper",
@@ -34,7 +30,7 @@ PAPER_NOTE = (
 
 def blocks(results: pd.DataFrame) -> list[Block]:
     """The summary, norms along the sequence, and measured against expected energy under white noise."""
-    groups = [_Group(key, rows) for key, rows in _groups(results)]
+    groups = list(_Group.of(results))
     if not groups:
         return [Note("no cells")]
     measured = [group for group in groups if group.ok]
@@ -44,38 +40,18 @@ def blocks(results: pd.DataFrame) -> list[Block]:
     return found
 
 
-def _groups(results: pd.DataFrame) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
-    varying = [column for column in SHOWN if results[column].nunique() > 1]
-    factors = {text: json.loads(text) for text in results["factors"].unique()}
-    names = sorted({name for found in factors.values() for name in found})
-    varying += [name for name in names if len({str(found.get(name)) for found in factors.values()}) > 1]
-    for key, rows in results.groupby(GROUP, dropna=False, sort=False):
-        named = dict(zip(GROUP, key, strict=True))
-        yield named | factors[named["factors"]] | {"varying": varying}, rows
-
-
-class _Group:
+class _Group(Cells):
     """The cells that differ by their seed alone."""
 
-    def __init__(self, key: dict, rows: pd.DataFrame) -> None:
-        self.key, self.varying = key, key["varying"]
-        cells = rows.drop_duplicates("cell_id")
-        self.planned = len(cells)
-        self.ok = int((cells["status"] == "ok").sum())
-        self.diverged = int((cells["status"] == "diverged").sum())
-        self.rows = rows[rows["status"] == "ok"]
+    def __init__(self, key: dict[str, Any], varying: Sequence[str], rows: pd.DataFrame) -> None:
+        super().__init__(key, varying, rows)
+        self.diverged = int((self.cells["status"] == "diverged").sum())
 
     def label(self) -> list[str]:
         return [self.key["model"], str(self.key["depth"]), *(str(self.key.get(name, "-")) for name in self.varying)]
 
     def heads(self) -> list[str]:
         return ["model", "depth", *self.varying]
-
-    def metric(self, name: str, **where: Any) -> pd.DataFrame:
-        found = self.rows[self.rows["metric"] == name]
-        for column, value in where.items():
-            found = found[found[column].isna() if value is None else found[column] == value]
-        return found
 
     def by_seed(self, name: str, **where: Any) -> np.ndarray:
         """Mean over layers, for each seed."""
@@ -123,7 +99,7 @@ def _summary(groups: list[_Group]) -> Table:
             ]
         )
     key = groups[0].key
-    fixed = ", ".join(str(key[c]) for c in SHOWN[:-1] if c not in key["varying"])
+    fixed = ", ".join(str(key[c]) for c in SHOWN[:-1] if c not in groups[0].varying)
     steps = " or ".join(sorted({str(group.key.get("steps", "?")) for group in groups}))
     return Table(
         title=f"Stability of the hidden state over {steps} training steps ({fixed})",

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from bench.backends import reference
-from bench.contract import DiagonalLayer, Diverged, Missing, Suite, Task, Unsupported, require
+from bench.contract import DiagonalLayer, Diverged, Missing, Suite, Task, Unsupported, View, require
 from bench.data import batches
 from bench.measurement import Measurement
 from bench.network import Network, layer_weights
@@ -105,7 +105,7 @@ class Stability(Suite):
         watch.summarise()
         cell.save_params(trainer.weights())
 
-    def report(self, results: pd.DataFrame) -> list[Block]:
+    def report(self, results: pd.DataFrame, view: View) -> list[Block]:
         return blocks(results)
 
 

@@ -115,7 +115,7 @@ class Walk(bench.Suite):
             cell.record("energy", energy, "", step=step)
             params = {name: 0.99 * value for name, value in params.items()}
 
-    def report(self, results):
+    def report(self, results, view):
         from bench.report.blocks import Table
 
         found = results[results["metric"] == "energy"]

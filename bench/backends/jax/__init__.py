@@ -12,9 +12,12 @@ from bench.backends.jax.layer import (
     states,
     system,
 )
+from bench.backends.jax.limits import matrix_product, memory_copy
+from bench.backends.jax.program import Program
 from bench.backends.jax.training import Trainer
 
 __all__ = [
+    "Program",
     "Trainer",
     "apply",
     "apply_from",
@@ -24,6 +27,8 @@ __all__ = [
     "kernel_name",
     "layer_function",
     "layer_module",
+    "matrix_product",
+    "memory_copy",
     "set_process",
     "states",
     "synchronize",

@@ -35,7 +35,7 @@ class Trainer:
             placed = {name: put(np.asarray(value), self.device, dtype) for name, value in weights.items()}
             self.trained: Weights = {name: placed[name] for name in groups}
             self.constants: Weights = {name: value for name, value in placed.items() if name not in groups}
-            self.moments = jax.device_put(_adam(recipe).init(self.trained), self.device)
+            self.moments = jax.device_put(adam(recipe).init(self.trained), self.device)
 
     def step(self, batch: Batch, rate: float, masks: np.ndarray | None) -> tuple[float, float]:
         with computing(self.dtype, self.device):
@@ -102,11 +102,8 @@ def _step(
     loss, gradient = jax.value_and_grad(_loss)(trained, constants, network, dtype, batch, masks)
     norm = optax.tree.norm(gradient)
     scale = jnp.where(norm > recipe.clip, recipe.clip / norm, 1)
-    updates, advanced = _adam(recipe).update({name: scale * g for name, g in gradient.items()}, moments)
-    moved = {
-        name: weight - rate * groups[name][0] * (updates[name] + groups[name][1] * weight)
-        for name, weight in trained.items()
-    }
+    clipped = {name: scale * g for name, g in gradient.items()}
+    moved, advanced = adamw(recipe, groups, trained, moments, clipped, rate)
     good = jnp.isfinite(loss) & jnp.isfinite(norm)
     kept = jax.tree.map(lambda new, old: jnp.where(good, new, old), (moved, advanced), (trained, moments))
     return *kept, loss, norm
@@ -156,5 +153,22 @@ def _loss(
     return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
 
 
-def _adam(recipe: Recipe) -> optax.GradientTransformation:
+def adamw(
+    recipe: Recipe,
+    groups: Mapping[str, tuple[float, float]],
+    trained: Weights,
+    moments: optax.OptState,
+    gradient: Weights,
+    rate: Array | float,
+) -> tuple[Weights, optax.OptState]:
+    """Weights and moments after one step of the recipe's optimiser at this rate."""
+    updates, advanced = adam(recipe).update(gradient, moments)
+    moved = {
+        name: weight - rate * groups[name][0] * (updates[name] + groups[name][1] * weight)
+        for name, weight in trained.items()
+    }
+    return moved, advanced
+
+
+def adam(recipe: Recipe) -> optax.GradientTransformation:
     return optax.scale_by_adam(recipe.beta1, recipe.beta2, recipe.epsilon)

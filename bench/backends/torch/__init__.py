@@ -11,9 +11,12 @@ from bench.backends.torch.layer import (
     states,
     system,
 )
+from bench.backends.torch.limits import matrix_product, memory_copy
+from bench.backends.torch.program import Program
 from bench.backends.torch.training import Trainer
 
 __all__ = [
+    "Program",
     "Trainer",
     "apply",
     "apply_from",
@@ -22,6 +25,8 @@ __all__ = [
     "gradients",
     "kernel_name",
     "layer_module",
+    "matrix_product",
+    "memory_copy",
     "set_process",
     "states",
     "synchronize",

@@ -28,18 +28,7 @@ class Trainer:
         self.module = Classifier(network, dict(weights), dtype).to(self.device)
         self.groups = recipe.groups(network.roles())
         parameters = dict(self.module.named_parameters())
-        settings = sorted(set(self.groups.values()))
-        self.factors = [factor for factor, _ in settings]
-        self.optimizer = torch.optim.AdamW(
-            [
-                {"params": [parameters[name] for name, own in self.groups.items() if own == (factor, decay)],
-                 "weight_decay": decay}
-                for factor, decay in settings
-            ],
-            lr=0.0,
-            betas=(recipe.beta1, recipe.beta2),
-            eps=recipe.epsilon,
-        )  # fmt: skip
+        self.optimizer, self.factors = adamw(recipe, self.groups, parameters)
         self.trained = [parameters[name] for name in self.groups]
 
     def step(self, batch: Batch, rate: float, masks: np.ndarray | None) -> tuple[float, float]:
@@ -109,6 +98,24 @@ class Trainer:
     def _loss(self, batch: Batch, masks: np.ndarray | None) -> Tensor:
         logits = self.module(*self._inputs(batch), None if masks is None else put(masks, self.device, self.dtype))
         return nn.functional.cross_entropy(logits, put(batch.targets.astype(np.int64), self.device))
+
+
+def adamw(
+    recipe: Recipe, groups: Mapping[str, tuple[float, float]], parameters: Mapping[str, nn.Parameter]
+) -> tuple[torch.optim.AdamW, list[float]]:
+    """The optimiser of a recipe, its rates still 0, and the rate factor of each of its parameter groups."""
+    settings = sorted(set(groups.values()))
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [parameters[name] for name, own in groups.items() if own == (factor, decay)],
+             "weight_decay": decay}
+            for factor, decay in settings
+        ],
+        lr=0.0,
+        betas=(recipe.beta1, recipe.beta2),
+        eps=recipe.epsilon,
+    )  # fmt: skip
+    return optimizer, [factor for factor, _ in settings]
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bench import DiagonalLayer, Suite, Unsupported
+from bench import DiagonalLayer, Suite, Unsupported, View
 from bench.contract import require
 from bench.measurement import Measurement
 from bench.report.blocks import Block, Table
@@ -35,7 +35,7 @@ class Impulse(Suite):
         cell.describe(batch=1, length=self.delay + 1)
         cell.record("energy", (y[0, -1] ** 2).sum(), "")
 
-    def report(self, results: pd.DataFrame) -> list[Block]:
+    def report(self, results: pd.DataFrame, view: View) -> list[Block]:
         energies = results[results["metric"] == "energy"]
         rows = [[row.model, str(row.length - 1), f"{row.value:.3g}"] for row in energies.itertuples()]
         return [Table("Memory of an impulse", ["model", "delay", "energy"], rows, numeric=["delay", "energy"])]

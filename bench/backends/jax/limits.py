@@ -1,0 +1,50 @@
+"""Calls that nothing but the machine limits: a large matrix product and a large copy."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from bench.backends.jax.device import DTYPES, computing, find
+
+SIZE = {"cpu": 1024, "cuda": 8192}
+"""Rows of the square matrices: large enough for full speed, small enough for a fraction of a second."""
+COPIED = {"cpu": 2**27, "cuda": 2**30}
+"""Bytes that are read, and written: far beyond any cache."""
+
+
+def matrix_product(dtype: str, device: str) -> tuple[_Call, float]:
+    """A product of two square matrices, and its operations, 2 n^3."""
+    n = SIZE[device.partition(":")[0]]
+    with computing(dtype, find(device)):
+        a = jnp.full((n, n), 0.5, DTYPES[dtype])
+        return _Call(jax.jit(lambda x: x @ x), a), 2.0 * n**3
+
+
+def memory_copy(device: str) -> tuple[_Call, float]:
+    """A copy, and the bytes that it moves: each is read and written."""
+    count = COPIED[device.partition(":")[0]] // 4
+    with computing("float32", find(device)):
+        a = jnp.ones(count, jnp.float32)
+        return _Call(jax.jit(lambda x: -x), a), 2.0 * 4 * count  # negated: a bare copy might be elided
+
+
+class _Call:
+    """See `bench.measure.timing.Call`."""
+
+    def __init__(self, function, argument: jax.Array) -> None:
+        self.function = function.lower(argument).compile()
+        self.argument = argument
+        self.result: jax.Array = argument
+
+    def launch(self) -> None:
+        self.result = self.function(self.argument)
+
+    def wait(self) -> None:
+        jax.block_until_ready(self.result)
+
+    def mark(self) -> object:
+        return None
+
+    def between(self, first: object, last: object) -> float:
+        raise NotImplementedError("the host's clock is enough here")

@@ -1,0 +1,194 @@
+"""A workload in jax, ready to be timed or to have its memory measured. See `bench.measure.workload.Program`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from bench.backends.jax.device import computing, find, put
+from bench.backends.jax.layer import layer_module, stateful_outputs, system
+from bench.backends.jax.network import Classifier
+from bench.backends.jax.training import adam, adamw
+from bench.contract import CompileFailed, DiagonalLayer
+from bench.measure.workload import RECIPE, Workload
+from bench.network import layer_weights
+
+
+class Program:
+    """See `bench.measure.workload.Program`."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        weights: Mapping[str, np.ndarray],
+        inputs: Mapping[str, np.ndarray],
+        dtype: str,
+        device: str,
+        compile: bool = False,
+    ) -> None:
+        workload.require_step("flax_module")
+        self.workload, self.weights, self.inputs = workload, weights, inputs
+        self.dtype, self.device = dtype, find(device)
+        self.result: Any = None
+
+    def build(self) -> float | None:
+        function, donated, make = self._function()
+        with computing(self.dtype, self.device):
+            shapes = jax.eval_shape(make)
+            placed = jax.tree.map(
+                lambda s: jax.ShapeDtypeStruct(
+                    s.shape, s.dtype, sharding=jax.sharding.SingleDeviceSharding(self.device)
+                ),
+                shapes,
+            )
+            self.hits = _Compilations.hits
+            started = time.perf_counter()
+            try:
+                self.executable = jax.jit(function, donate_argnums=donated).lower(*placed).compile()
+            except Exception as error:
+                raise CompileFailed(f"jax: {type(error).__name__}: {error}") from error
+            return time.perf_counter() - started
+
+    def place(self) -> None:
+        _, self.kept, make = self._function()
+        with computing(self.dtype, self.device):
+            self.arguments = list(jax.device_put(make(), self.device))
+            jax.block_until_ready(self.arguments)
+        if self.workload.mode == "decode":
+            for _ in range(self.workload.length - 1):
+                self.launch()
+            self.wait()
+
+    def _function(self) -> tuple[Callable, tuple[int, ...], Callable[[], tuple]]:
+        """What is compiled, which of its arguments it gives back anew as its first outputs, and what makes them."""
+        workload, dtype = self.workload, self.dtype
+        weights = {name: np.asarray(value) for name, value in self.weights.items()}
+
+        def inputs() -> dict[str, Array]:
+            return {name: put(value, self.device, dtype) for name, value in self.inputs.items()}
+
+        def placed() -> dict[str, Array]:
+            return {name: put(value, self.device, dtype) for name, value in weights.items()}
+
+        if workload.mode == "forward":
+            return lambda weights, x: (_run(workload, dtype, weights, x),), (), lambda: (placed(), inputs())
+        if workload.mode == "train":
+
+            def start() -> tuple:
+                found, groups = placed(), workload.groups()
+                trained = {name: value for name, value in found.items() if name in groups}
+                constants = {name: value for name, value in found.items() if name not in groups}
+                return trained, adam(RECIPE).init(trained), constants, inputs()
+
+            return lambda *arguments: _train(workload, dtype, *arguments), (0, 1), start
+
+        def begin() -> tuple:
+            found = placed()
+            systems = [_system(workload.layer, layer_weights(found, i)) for i in range(workload.depth)]
+            shapes = [((workload.batch, *built.Lambda.shape), built.D.dtype) for built in systems]
+            return [(jnp.zeros(*shape), jnp.zeros(*shape)) for shape in shapes], systems, inputs()["u"]
+
+        return _decode, (0,), begin
+
+    def launch(self) -> None:
+        found = self.executable(*self.arguments)
+        self.arguments[: len(self.kept)] = found[: len(self.kept)]
+        self.result = found
+
+    def wait(self) -> None:
+        jax.block_until_ready(self.result)
+
+    def mark(self) -> object:
+        return None
+
+    def between(self, first, last) -> float:
+        raise NotImplementedError("jax has no clock on the device")
+
+    def compilations(self) -> int:
+        return _Compilations.count
+
+    def cache(self) -> str:
+        if not jax.config.jax_compilation_cache_dir:
+            return "off"
+        return "hit" if _Compilations.hits > self.hits else "miss"
+
+    def predicted_bytes(self) -> tuple[int | None, str]:
+        found = self.executable.memory_analysis()
+        if found is None:
+            return None, "XLA does not say what memory this device needs"
+        held = found.temp_size_in_bytes + found.argument_size_in_bytes + found.output_size_in_bytes
+        return held - found.alias_size_in_bytes, ""
+
+    def allocator_peak(self) -> tuple[int | None, str]:
+        found = self.device.memory_stats()
+        if not found or "peak_bytes_in_use" not in found:
+            return None, "jax has no allocator statistics on this device"
+        self.launch()
+        self.wait()
+        # a mark of the whole process that nothing resets: so the cell has a process of its own
+        return self.device.memory_stats()["peak_bytes_in_use"], ""
+
+
+def _run(workload: Workload, dtype: str, weights: Mapping[str, Array], x: Mapping[str, Array]) -> Array:
+    if workload.part == "network":
+        return Classifier(workload.network, weights, dtype)(x["u"], x["lengths"])
+    y = x["u"]
+    for i in range(workload.depth):
+        y = layer_module(workload.layer, layer_weights(weights, i), dtype)(y)
+    return y
+
+
+def _train(
+    workload: Workload,
+    dtype: str,
+    trained: dict[str, Array],
+    moments: optax.OptState,
+    constants: dict[str, Array],
+    x: Mapping[str, Array],
+) -> tuple[dict[str, Array], optax.OptState]:
+    def loss(trained: dict[str, Array]) -> Array:
+        y = _run(workload, dtype, trained | constants, x)
+        if workload.part == "network":
+            return optax.softmax_cross_entropy_with_integer_labels(y, x["targets"]).mean()
+        return (y * x["cotangent"]).sum()
+
+    gradient = jax.grad(loss)(trained)
+    return adamw(RECIPE, workload.groups(), trained, moments, gradient, RECIPE.rate)
+
+
+def _decode(states: list, systems: list, u: Array) -> tuple[list, Array]:
+    after = []
+    for built, state in zip(systems, states, strict=True):
+        u, last = stateful_outputs(built, u, state)
+        after.append(last)
+    return after, u
+
+
+def _system(layer: DiagonalLayer, params: Mapping[str, Array]):
+    return jax.jit(lambda params: system(layer, params))(params)
+
+
+class _Compilations:
+    """How many programs XLA has compiled in this process, and how many came out of jax's cache on disk."""
+
+    count = 0
+    hits = 0
+
+    @classmethod
+    def took(cls, event: str, duration: float, **_: Any) -> None:
+        cls.count += event == "/jax/core/compile/backend_compile_duration"
+
+    @classmethod
+    def heard(cls, event: str, **_: Any) -> None:
+        cls.hits += event == "/jax/compilation_cache/cache_hits"
+
+
+jax.monitoring.register_event_duration_secs_listener(_Compilations.took)
+jax.monitoring.register_event_listener(_Compilations.heard)

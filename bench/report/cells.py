@@ -1,0 +1,58 @@
+"""Cells that differ by their seed alone, as the suites' tables group them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+
+GROUP = ["task", "device", "dtype", "backend", "compiled", "model", "options", "d_model", "factors", "depth"]
+SHOWN = ("task", "backend", "device", "dtype", "d_model")
+"""Columns that are shown beside the model where they vary; where not, in the title."""
+
+
+class Cells:
+    """Rows of the cells that differ by their seed alone.
+
+    `key` holds the columns of `GROUP` and the suite's own factors by name; `varying` the names of those that differ
+    between groups. `rows` are those of cells with one of the statuses `counted`.
+    """
+
+    counted: tuple[str, ...] = ("ok",)
+
+    def __init__(self, key: dict[str, Any], varying: Sequence[str], rows: pd.DataFrame) -> None:
+        self.key, self.varying = key, list(varying)
+        self.cells = rows.drop_duplicates("cell_id")
+        self.planned = len(self.cells)
+        self.ok = int(self.cells["status"].isin(self.counted).sum())
+        self.rows = rows[rows["status"].isin(self.counted)]
+
+    @classmethod
+    def of(cls, results: pd.DataFrame) -> Iterator[Self]:
+        """All groups of a suite's rows, in the order of the plan."""
+        varying = [column for column in SHOWN if results[column].nunique() > 1]
+        factors = {text: json.loads(text) for text in results["factors"].unique()}
+        names = sorted({name for found in factors.values() for name in found})
+        varying += [name for name in names if len({str(found.get(name)) for found in factors.values()}) > 1]
+        for values, rows in results.groupby(GROUP, dropna=False, sort=False):
+            key = dict(zip(GROUP, values, strict=True))
+            yield cls(key | factors[key["factors"]], varying, rows)
+
+    def metric(self, name: str, **where: Any) -> pd.DataFrame:
+        """The rows of a metric; `where` names columns and the value they must have, None for empty."""
+        found = self.rows[self.rows["metric"] == name]
+        for column, value in where.items():
+            found = found[found[column].isna() if value is None else found[column] == value]
+        return found
+
+    def values(self, name: str, **where: Any) -> np.ndarray:
+        """The values of a metric that are there."""
+        return self.metric(name, **where)["value"].dropna().to_numpy(float)
+
+    def column(self, name: str) -> Any:
+        """The value of a cell's column, None where it is empty."""
+        found = self.cells[name].dropna()
+        return found.iloc[0] if len(found) else None

@@ -1,0 +1,1 @@
+"""How much memory layers and networks take: forward, in training, in decoding."""

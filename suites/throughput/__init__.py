@@ -1,0 +1,1 @@
+"""How fast layers and networks run: time of a forward pass, of a training step, of a step of decoding."""

@@ -1,0 +1,293 @@
+"""The tables of the suite `throughput`, computed from its rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bench.contract import View
+from bench.options import parse_name
+from bench.report.blocks import Block, Note, Table
+from bench.report.cells import SHOWN, Cells
+from bench.report.statistics import bootstrap_medians, crossings, exponent, interval
+from bench.report.units import figure, time_unit
+from bench.store import COMPLETE_STATUSES
+
+TITLES = {
+    "forward": "Time of a forward pass",
+    "train": "Time of a training step (forward, backward, AdamW)",
+    "decode": "Time of one step of decoding",
+}
+HIDDEN = ("mode", "length", "batch", "tokens")
+"""Factors that have a place of their own in every table."""
+
+MANY_PROCESSES = 5
+"""From so many processes on the interval says enough; below, the range of their medians stands beside it."""
+
+
+class Timed(Cells):
+    """The cells that differ by their seed alone: one time, from several processes."""
+
+    counted = COMPLETE_STATUSES
+
+    def __init__(self, key: dict[str, Any], varying: Sequence[str], rows: pd.DataFrame) -> None:
+        super().__init__(key, [name for name in varying if name not in HIDDEN], rows)
+        samples = self.metric("time").groupby(["seed", "process"], dropna=False)["value"]
+        self.processes = [values.to_numpy(float) for _, values in samples]
+        self.resampled = bootstrap_medians(self.processes) if self.processes else np.array([])
+        self.converged = self.ok == self.planned and bool((self.cells["status"] == "ok").all())
+
+    def label(self) -> list[str]:
+        return [self.key["model"], *(str(self.key.get(name, "-")) for name in self.varying)]
+
+    @property
+    def medians(self) -> np.ndarray:
+        return np.array([np.median(samples) for samples in self.processes])
+
+    @property
+    def seconds(self) -> float:
+        """The median over processes of their medians."""
+        return float(np.median(self.medians))
+
+    @property
+    def batch(self) -> int | None:
+        return self.column("batch")
+
+    @property
+    def peers(self) -> tuple:
+        """What two cells must share to be compared with each other."""
+        rest = tuple(str(self.key.get(name)) for name in self.varying if name != "backend")
+        return (self.key["mode"], self.key["backend"], self.key["length"], self.batch, self.key["depth"], *rest)
+
+
+def blocks(results: pd.DataFrame, view: View) -> list[Block]:
+    """Speed by mode, its dependence on length, where models break even, and what starting costs."""
+    groups = list(Timed.of(results))
+    timed = [group for group in groups if group.processes]
+    if not timed:
+        return [Note("no cell was timed")]
+    baseline, found = _baseline(timed, view)
+    for mode in dict.fromkeys(group.key["mode"] for group in groups):
+        found.append(_speed([group for group in groups if group.key["mode"] == mode], baseline))
+    found += [*_scaling(timed), *_break_even(timed), _start(timed), *_machine(results)]
+    return found
+
+
+def _baseline(timed: list[Timed], view: View) -> tuple[str, list[Block]]:
+    """The model that the others are compared with: by its row's name, or its plain name."""
+    models = list(dict.fromkeys(group.key["model"] for group in timed))
+    if view.baseline is None:
+        return models[0], []
+    for model in models:
+        if view.baseline in (model, parse_name(model)[0]):
+            return model, []
+    text = f"--baseline {view.baseline}: no such model was timed; compared with {models[0]}"
+    return models[0], [Note(text, warning=True)]
+
+
+def _speed(groups: list[Timed], baseline: str) -> Table:
+    timed = [group for group in groups if group.processes]
+    scale, unit = time_unit([group.seconds for group in timed])
+    peers = {group.peers: group for group in timed if group.key["model"] == baseline}
+    few = any(len(group.processes) < MANY_PROCESSES for group in timed)
+    varying = groups[0].varying
+    rows = []
+    for group in groups:
+        length = group.key["length"]
+        start = [*group.label(), f"{length:,}"]
+        if not group.processes:
+            status = " ".join(sorted(set(group.cells["status"])))
+            rows.append([*start, "-", "-", status, *["-"] * (7 + few)])
+            continue
+        low, high = (value / scale for value in interval(group.resampled))
+        medians = group.medians / scale
+        spread = [f"{figure(medians.min())} - {figure(medians.max())}" if len(medians) > 1 else "-"] if few else []
+        fraction = group.values("limit_fraction")
+        rows.append(
+            [
+                *start, f"{group.batch:,}", group.column("kernel") or "-",
+                figure(group.seconds / scale) + ("" if group.converged else " *"),
+                f"[{figure(low)}, {figure(high)}]", *spread, str(len(group.processes)),
+                figure(float(np.median(group.values("tokens_per_s"))) / 1e3), _ratio(peers.get(group.peers), group),
+                f"{np.median(fraction):.0%}" if len(fraction) else "-", f"{group.column('state_reals'):,}",
+            ]
+        )  # fmt: skip
+    notes = [
+        f"time: median over processes of their medians; interval: 95 % bootstrap over processes and repeats; speed: "
+        f"against {baseline}, above 1 is faster; of limit: the least time that the layer's own operations and traffic "
+        "would take at the rates reached here, over the time measured."
+    ]
+    if few:
+        notes.append(f"Fewer than {MANY_PROCESSES} processes: the range of their medians stands beside the interval.")
+    if not all(group.converged for group in timed):
+        notes.append("*: the interval inside a process was still wider than asked when its budget was spent.")
+    if len({group.column("state_reals") for group in timed}) > 1:
+        notes.append("Models carry different numbers of reals from step to step (state reals).")
+    if len({group.column("kernel") for group in timed if group.key["backend"] == timed[0].key["backend"]}) > 1:
+        notes.append("kernel: the algorithm that ran. Rows of different kernels are different programs.")
+    key = groups[0].key
+    fixed = [f"{name} {key[name]}" for name in ("d_model", "depth") if name not in varying]
+    fixed += [str(key[name]) for name in SHOWN if name not in (*varying, "task", "d_model")]
+    if key.get("part") and "part" not in varying:
+        fixed.append("bare layers" if key["part"] == "layer" else "whole networks")
+    if key["compiled"] and key["backend"] == "torch":
+        fixed.append("torch.compile")
+    columns = ["model", *varying, "length", "batch", "kernel", f"time [{unit}]", "95 % interval"]
+    columns += [*(["medians"] if few else []), "processes", "thousand tokens/s", "speed", "of limit", "state reals"]
+    return Table(
+        title=f"{TITLES.get(key['mode'], key['mode'])} ({', '.join(fixed)})",
+        columns=columns,
+        rows=rows,
+        notes=notes,
+        numeric=[*columns[1 + len(varying) : 3 + len(varying)], *columns[4 + len(varying) :]],
+    )
+
+
+def _ratio(baseline: Timed | None, group: Timed) -> str:
+    """How many times as fast as the baseline, with the interval of both on the log scale."""
+    if baseline is None:
+        return "-"
+    if baseline is group:
+        return "1"
+    ratio = baseline.seconds / group.seconds
+    rng = np.random.default_rng(0)  # the two were resampled with equal draws: pair them anew
+    low, high = interval(np.log(rng.permutation(baseline.resampled)) - np.log(group.resampled))
+    return f"{figure(ratio)} [{figure(float(np.exp(low)))}, {figure(float(np.exp(high)))}]"
+
+
+def _curves(timed: list[Timed]) -> Iterable[tuple[tuple, list[Timed]]]:
+    """Cells that differ by their length alone, at least two lengths, shortest first."""
+    found: dict[tuple, list[Timed]] = {}
+    for group in timed:
+        mode, backend, _, _, depth, *rest = group.peers
+        found.setdefault((mode, backend, depth, *rest, group.key["model"]), []).append(group)
+    for key, groups in found.items():
+        if len({group.key["length"] for group in groups}) > 1:
+            yield key, sorted(groups, key=lambda group: group.key["length"])
+
+
+def _per_sequence(groups: list[Timed]) -> list[float]:
+    return [group.seconds / group.batch for group in groups if group.batch]
+
+
+def _scaling(timed: list[Timed]) -> list[Block]:
+    rows = []
+    for key, groups in _curves(timed):
+        lengths = [group.key["length"] for group in groups]
+        slope = exponent(lengths, _per_sequence(groups))
+        local = [exponent(lengths[i : i + 2], _per_sequence(groups[i : i + 2])) for i in range(len(lengths) - 1)]
+        rows.append(
+            [
+                *groups[0].label(),
+                key[0], f"{lengths[0]:,} - {lengths[-1]:,}", f"{slope:.2f}", ", ".join(f"{x:.2f}" for x in local),
+            ]
+        )  # fmt: skip
+    if not rows:
+        return []
+    return [
+        Table(
+            title="Exponent of time over length",
+            columns=["model", *timed[0].varying, "mode", "lengths", "exponent", "between neighbours"],
+            rows=rows,
+            notes=["Slope of log(time / batch) over log(length): 1 is linear, 0 independent of length."],
+            numeric=["exponent"],
+        )
+    ]
+
+
+def _break_even(timed: list[Timed]) -> list[Block]:
+    curves = dict(_curves(timed))
+    rows = []
+    for first, second in combinations(curves, 2):
+        if first[:-1] != second[:-1] or first[0] == "decode":
+            continue
+        a, b = ({g.key["length"]: g for g in curves[key]} for key in (first, second))
+        lengths = sorted(a.keys() & b.keys())
+        times = [_per_sequence([curve[length] for length in lengths]) for curve in (a, b)]
+        if len(lengths) < 2:
+            continue
+        where = a[lengths[0]].label()[1:]
+        met = crossings(lengths, *times)
+        ahead = [first[-1] if x < y else second[-1] for x, y in zip(*times, strict=True)]
+        text = ", ".join(f"{x:,.0f}" for x in met) or f"none: {ahead[0]} is faster throughout"
+        rows.append([f"{first[-1]}, {second[-1]}", *where, first[0], text, ahead[0], ahead[-1]])
+    if not rows:
+        return []
+    return [
+        Table(
+            title="Lengths at which models break even",
+            columns=["models", *timed[0].varying, "mode", "length", "faster below", "faster above"],
+            rows=rows,
+            notes=["Between the measured lengths, on straight lines through neighbouring times on log-log axes."],
+        )
+    ]
+
+
+def _start(timed: list[Timed]) -> Table:
+    rows = []
+    for group in timed:
+        compiled, first = group.values("compile_time"), group.values("first_call")
+        recompiled = group.values("compilations_while_timed").sum()
+        rows.append(
+            [
+                *group.label(), group.key["mode"],
+                f"{group.key['length']:,}", figure(float(np.median(compiled)) if len(compiled) else None),
+                figure(float(np.median(first))), f"{recompiled:.0f}",
+                _scientific(group.values("output_error")), _scientific(group.values("gradient_error")),
+                _scientific(group.values("flops")), _scientific(group.values("bytes")),
+            ]
+        )  # fmt: skip
+    columns = ["model", *timed[0].varying, "mode", "length", "compiling [s]", "first call [s]", "compiled anew",
+               "output error", "gradient error", "operations", "bytes"]  # fmt: skip
+    return Table(
+        title="Before the steady state: compiling, the first call, and agreement with the oracle",
+        columns=columns,
+        rows=rows,
+        notes=[
+            "compiling: ahead of the first call, - where nothing is; compiled anew: compilations while it was timed; "
+            "errors: of the largest entry, against the float64 loop, before it was timed; operations and bytes: what "
+            "the layer's own model counts for one call."
+        ],
+        numeric=columns[2 + len(timed[0].varying) :],
+    )
+
+
+def _scientific(values: np.ndarray) -> str:
+    return f"{np.max(values):.1e}" if len(values) else "-"
+
+
+def _machine(results: pd.DataFrame) -> list[Block]:
+    """Whether the machine had other work, and what it can do at best."""
+    found: list[Block] = []
+    states = []
+    for text in results["facts"].dropna().unique():
+        state = json.loads(text).get("machine", [])
+        states += state if isinstance(state, list) else [state]
+    states = [state for state in states if state]
+    others = [state["other"] for state in states if state.get("other") is not None]
+    throttled = sorted({reason for state in states for reason in state.get("throttled", [])})
+    if throttled:
+        blocks = sum(bool(state.get("throttled")) for state in states)
+        text = f"{blocks} of {len(states)} blocks stayed throttled after two repeats: {', '.join(throttled)}."
+        found.append(Note(text, warning=True))
+    if others and max(others) > 0.1:
+        text = (
+            f"Other processes took up to {max(others):.0%} of the processors while cells were timed "
+            f"(median {np.median(others):.0%}): absolute times are too long, ratios less so."
+        )
+        found.append(Note(text, warning=True))
+    reached = results[results["metric"].isin(["limit_flops", "limit_bandwidth"])]
+    for (backend, dtype), rows in reached.groupby(["backend", "dtype"]):
+        best = rows.groupby("metric")["value"].median()
+        found.append(
+            Note(
+                f"This machine with {backend} in {dtype}: {best['limit_flops'] / 1e9:,.0f} Gflop/s in matrix products, "
+                f"{best['limit_bandwidth'] / 1e9:,.1f} GB/s in copies (median over processes)."
+            )
+        )
+    return found

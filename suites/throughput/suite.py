@@ -1,0 +1,153 @@
+"""Times forward passes, training steps and steps of decoding."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import pandas as pd
+
+from bench import conformance
+from bench.contract import Suite, Unsupported, View, require
+from bench.matching import count
+from bench.measure import limits, machine, timing
+from bench.measure.cost import ITEMSIZE, Mode, layer_cost
+from bench.measure.workload import Part, Workload
+from bench.measurement import Measurement
+from bench.report.blocks import Block
+from suites.throughput.report import blocks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput(Suite):
+    """Time of one call, everything compiled and warm, all outputs waited for; layers alone or networks around them.
+
+    `mode`: `forward`; `train`, forward, backward and a step of AdamW; `decode`, one recurrent step at the position
+    `length`. `tokens` above 0 holds batch x length constant in the place of `batch`. `part`: `layer`, `depth` layers
+    one after another, or `network`, as many blocks with norm and gate, encoder, pooling, decoder. Each cell is timed in
+    `rounds` processes, in each until the 95 % interval of its median is within `width` of it or `budget` seconds are
+    spent.
+    """
+
+    d_model: int = 128
+    mode: Mode = "forward"
+    batch: int = 8
+    length: int = 1024
+    tokens: int = 0
+    part: Part = "layer"
+    rounds: int = 3
+    width: float = 0.02
+    budget: float = 20.0
+
+    exclusive: ClassVar[bool] = True
+    isolation: ClassVar[Literal["shared", "cell", "rounds"]] = "rounds"
+    compiles: ClassVar[bool] = True
+    presets = {
+        "quick": {
+            "seeds": [0],
+            "d_model": [64],
+            "batch": [4],
+            "length": [256, 1024, 4096],
+            "mode": ["forward", "train"],
+            "rounds": [2],
+            "width": [0.05],
+            "budget": [3.0],
+        },
+        "default": {
+            "seeds": [0],
+            "tokens": [65536],
+            "length": [1024, 4096, 16384, 65536],
+            "mode": ["forward", "train", "decode"],
+        },
+    }
+
+    def __post_init__(self) -> None:
+        for name in ("d_model", "batch", "length", "rounds"):
+            require(getattr(self, name) >= 1, f"{name} must be at least 1, not {getattr(self, name)}")
+        require(self.tokens >= 0, f"tokens must not be negative, but is {self.tokens}")
+        require(
+            self.tokens % self.length == 0,
+            f"tokens = {self.tokens} is no multiple of length = {self.length}, so no batch holds it constant",
+        )
+        require(0 < self.width < 1, f"width is a share of the median, above 0 and below 1, not {self.width}")
+        require(self.budget > 0, f"budget must be above 0 seconds, not {self.budget}")
+
+    @property
+    def rows(self) -> int:
+        """The batch that is run."""
+        return self.tokens // self.length if self.tokens else self.batch
+
+    def measure(self, cell: Measurement) -> None:
+        workload = Workload(
+            layer=cell.layer, depth=cell.cell.depth, part=self.part, mode=self.mode, batch=self.rows, length=self.length
+        )
+        if self.part == "network" and cell.cell.dtype == "bfloat16":
+            raise Unsupported("networks are not trained in bfloat16 yet: part=layer is")
+        weights = workload.weights(cell.cell.plain_model, cell.cell.seed)
+        params = sum(weights[name].size for name in workload.groups())
+        cell.describe(batch=self.rows, length=self.length, mode=self.mode, params=params)
+        inputs = workload.inputs(cell.generator("throughput", self.mode, self.rows, self.length))
+        program = cell.backend.Program(
+            workload, weights, inputs, cell.cell.dtype, cell.device, compile=cell.cell.compiled
+        )
+        verdict = conformance.verify(
+            cell.layer,
+            model=cell.cell.plain_model,
+            backend=cell.cell.backend,
+            dtype=cell.cell.dtype,
+            device=cell.device,
+            batch=self.rows,
+            length=self.length,
+            compile=cell.cell.compiled,
+        )
+        cell.fact(verified=verdict.reason)
+        record = functools.partial(cell.record, verified=verdict.verified)
+        record("output_error", verdict.output_error, "of the largest", message=verdict.reason)
+        record("gradient_error", verdict.gradient_error, "of the largest", message=verdict.reason)
+
+        compile_s = program.build()
+        why = None if compile_s is not None else "nothing is compiled ahead of the first call"
+        record("compile_time", compile_s, "s", message=why)
+        cell.fact(compile_cache=program.cache())
+        program.place()
+        before = program.compilations()
+        width, budget = self.width, self.budget
+        found, state = machine.undisturbed(cell.device, lambda: timing.take(program, width=width, budget_s=budget))
+        record("first_call", found.first, "s")
+        record("compilations_while_timed", program.compilations() - before, "")
+        cell.fact(machine=state)
+        for sample, seconds in enumerate(found.samples):
+            record("time" if sample >= found.steady else "unsteady_time", seconds, "s", sample=sample)
+        for sample, seconds in enumerate([] if found.device is None else found.device[found.steady :]):
+            record("device_time", seconds, "s", sample=sample + found.steady)
+        record("calls_per_sample", found.calls, "")
+        record("half_width", found.half_width, "of the median")
+        record("tokens_per_s", workload.tokens / found.median, "1/s")
+        sequences = None if self.mode == "decode" else self.rows / found.median
+        record("sequences_per_s", sequences, "1/s", message=None if sequences else "a step is no whole sequence")
+        self._record_limits(cell, record, params, found.median)
+        if not found.converged:
+            cell.unconverged(
+                f"the 95 % interval of the median is within {found.half_width:.1%} of it after {self.budget:g} s, "
+                f"not within {self.width:.1%}"
+            )
+
+    def _record_limits(self, cell: Measurement, record, params: int, seconds: float) -> None:
+        """Operations and traffic of the layer's own model, against what this machine reached in this process."""
+        size = ITEMSIZE[cell.cell.dtype]
+        depth = cell.cell.depth
+        cost = None
+        if self.part == "layer":
+            cost = layer_cost(cell.layer, self.mode, self.rows, self.length, count(cell.layer), size)
+        reached = limits.of(cell.cell.backend, cell.cell.dtype, cell.device)
+        record("limit_flops", reached.flops, "1/s")
+        record("limit_bandwidth", reached.bandwidth, "B/s")
+        why = None if cost else "no model of what this does: it is of bare layers that are diagonal or have a `cost`"
+        shortest = max(cost.flops / reached.flops, cost.moved / reached.bandwidth) * depth if cost else None
+        record("flops", cost.flops * depth if cost else None, "", message=why)
+        record("bytes", cost.moved * depth if cost else None, "B", message=why)
+        record("limit_fraction", shortest / seconds if shortest else None, "", message=why)
+
+    def report(self, results: pd.DataFrame, view: View) -> list[Block]:
+        return blocks(results, view)
