@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import signal
 import sys
 import time
@@ -177,6 +178,36 @@ def show(model: str, plugin: Plugins = None, as_json: Json = False) -> None:
     except ValueError as error:
         _refuse(error)
     _show(blocks, as_json)
+
+
+@app.command()
+def check(
+    model: Annotated[str, typer.Argument(help="A name, e.g. lru or 'lru[gamma=tied]'; d_model is 8 unless given.")],
+    backends: Annotated[Listed, typer.Option(help="torch, jax.  [default: those that are installed]")] = None,
+    dtypes: Annotated[Listed, typer.Option(help="float32, float64, bfloat16.  [default: float32,bfloat16]")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    plugin: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Checks a layer against a float64 loop and against all that a network asks of it. Exit status 1: a check failed."""
+    from bench import registry
+    from bench.contract import Missing
+    from bench.options import split_list
+
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch needs room on the same GPU
+    try:
+        for path in plugin or []:
+            registry.load_file(Path(path))
+        from bench import conformance
+
+        asked = split_list(dtypes) if dtypes else ["float32", "bfloat16"]
+        rows = conformance.check(
+            model, backends=split_list(backends) if backends else None, dtypes=asked, device=device
+        )
+    except (ValueError, Missing) as error:
+        _refuse(error)
+    _show([conformance.table(model, rows)], as_json)
+    raise typer.Exit(int(any(row.status == "failed" for row in rows)))
 
 
 def main() -> None:

@@ -6,8 +6,9 @@ parameters is found by differences of the layer's own `system` in numpy, along a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -53,15 +54,18 @@ class Oracle:
 
     @cached_property
     def system(self) -> DiagonalSystem:
-        return reference.system(self.layer, self.params)
+        with one_thread():
+            return reference.system(self.layer, self.params)
 
     @cached_property
     def tangents(self) -> dict[str, Tangents]:
-        return {name: self._tangents(name) for name in self.trained}
+        with one_thread():
+            return {name: self._tangents(name) for name in self.trained}
 
     def expected(self, u: np.ndarray, cotangent: np.ndarray, lengths: np.ndarray | None = None) -> Expected:
         """From a zero state; the loss is sum(cotangent * y)."""
-        y, gradient, du = reference.adjoint(self.system, u, cotangent, lengths)
+        with one_thread():
+            y, gradient, du = reference.adjoint(self.system, u, cotangent, lengths)
         slopes = {}
         for name, tangents in self.tangents.items():
             terms = [_terms(gradient, moved) for moved in tangents.fields]
@@ -104,6 +108,18 @@ class Oracle:
         return Tangents(directions, [slope(direction) for direction in directions])
 
 
+def one_thread() -> contextlib.AbstractContextManager[object]:
+    """Inside, numpy's products use one thread, where threadpoolctl is installed.
+
+    They are small: threads gain little, and on a busy machine each product waits for them, up to 100 times longer.
+    """
+    try:
+        from threadpoolctl import threadpool_limits
+    except ModuleNotFoundError:
+        return contextlib.nullcontext()
+    return threadpool_limits(1, user_api="blas")
+
+
 def output_error(found: np.ndarray, wanted: np.ndarray) -> float:
     """The largest error in units of the largest entry that is wanted; NaN where anything is."""
     largest = float(np.max(np.abs(wanted), initial=0)) or 1.0
@@ -116,7 +132,7 @@ def _terms(gradient: DiagonalSystem, moved: DiagonalSystem) -> np.ndarray:
     return np.concatenate([(g.conj() * m).real.ravel() for g, m in pairs if g is not None])
 
 
-def _holding(layer: DiagonalLayer, params: Params):
+def _holding(layer: DiagonalLayer, params: Params) -> Callable[[], type[reference.ops]]:
     """Gives numpy's operations in which `stop_gradient` returns what it returned at `params`.
 
     A difference then leaves out what the layer takes out of its gradient.
