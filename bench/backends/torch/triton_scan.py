@@ -18,8 +18,10 @@ in the state, 6e-4 at |Lambda| = 0.9999; from float64 it is STEPS times less.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,6 +80,7 @@ def adjoint(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair, Pair]:
     h = _empty(g[0].shape, g[0])
     ds = _empty(start[0].shape, g[0], torch.float32)
     da = _launch(a, g, start, h, x, ds)
+    assert da is not None
     return h, da, ds
 
 
@@ -127,7 +130,7 @@ def _launch(
     if before is not None:
         da = torch.empty(2, chunks if lookback else 1, batch, *inner, device=device)
     with torch.cuda.device_of(v[0]):
-        _scan[(blocks * chunks if lookback else blocks,)](
+        _linear_scan[(blocks * chunks if lookback else blocks,)](
             *a, *v, *start, *out,
             *(before or (None, None)), *((None, None) if da is None else da), *(ds or (None, None)),
             *((None, None) if slots is None else slots), flags,
@@ -141,9 +144,17 @@ def _launch(
     return None if da is None else (da[0].sum((0, 1)), da[1].sum((0, 1)))
 
 
-def _jit(function: Callable) -> Callable:
-    """The function as a Triton kernel, compiled once for all lengths; as it stands where there is no Triton."""
-    return function if triton is None else triton.jit(function, do_not_specialize=["length", "chunks", "blocks"])
+def _jit(function: Callable) -> Any:
+    """The function as a Triton kernel; as it stands where there is no Triton.
+
+    Compiled once for each dtype and constant: numbers and alignment would only matter with several lanes a thread.
+    """
+    if triton is None:
+        return function
+    numbers = ["length", "chunks", "blocks", "lanes", "n", "v_time", "v_batch", "x_time", "x_batch"]
+    parameters = inspect.signature(function).parameters.values()
+    values = [parameter.name for parameter in parameters if parameter.annotation is parameter.empty]
+    return triton.jit(function, do_not_specialize=numbers, do_not_specialize_on_alignment=values)
 
 
 @_jit
@@ -156,14 +167,16 @@ def _load(
     """
     rows_re = ()
     rows_im = ()
+    first_row = tl.cast(chunk, tl.int64) * STEPS
+    if ADJOINT:
+        first_row = tl.cast(chunks, tl.int64) * STEPS - 1 - first_row
+    first_row += shift
     for u in tl.static_range(STEPS):
-        t = tl.cast(chunk, tl.int64) * STEPS + u
-        if ADJOINT:
-            t = tl.cast(chunks, tl.int64) * STEPS - 1 - t
-        t += shift
+        t = first_row - u if ADJOINT else first_row + u
         there = lane < tl.where((t >= 0) & (t < length), lanes, 0)
-        rows_re += (tl.load(re + t * stride + offset, mask=there, other=0).to(tl.float32),)
-        rows_im += (tl.load(im + t * stride + offset, mask=there, other=0).to(tl.float32),)
+        row = t * stride + offset
+        rows_re += (tl.load(re + row, mask=there, other=0).to(tl.float32),)  # type: ignore[assignment]
+        rows_im += (tl.load(im + row, mask=there, other=0).to(tl.float32),)  # type: ignore[assignment]
     return rows_re, rows_im
 
 
@@ -248,7 +261,7 @@ def _look_back(
 
 
 @_jit
-def _scan(
+def _linear_scan(
     a_re, a_im, v_re, v_im, start_re, start_im, out_re, out_im, x_re, x_im, da_re, da_im, ds_re, ds_im,
     slot_re, slot_im, flags, length, chunks, blocks, lanes, n, v_time, v_batch, x_time, x_batch,
     ADJOINT: tl.constexpr, LOOKBACK: tl.constexpr,
@@ -295,16 +308,19 @@ def _scan(
                 lr, li, e_re, e_im, h_re, h_im, slot_re, slot_im, flags,
                 chunk, chunks, blocks, block, lanes, lane, inside, LOG_STEPS, LOG_GROUP, BLOCK,
             )  # fmt: skip
+        first_row = tl.cast(chunk, tl.int64) * STEPS
+        if ADJOINT:
+            first_row = tl.cast(chunks, tl.int64) * STEPS - 1 - first_row
         for u in tl.static_range(STEPS):
             h_re, h_im = lr * h_re - li * h_im + rows_re[u], lr * h_im + li * h_re + rows_im[u]
-            t = tl.cast(chunk, tl.int64) * STEPS + u
             if ADJOINT:
-                t = tl.cast(chunks, tl.int64) * STEPS - 1 - t
                 sum_re += h_re * before_re[u] + h_im * before_im[u]
                 sum_im += h_im * before_re[u] - h_re * before_im[u]
+            t = first_row - u if ADJOINT else first_row + u
             there = lane < tl.where(t < length, lanes, 0)
-            tl.store(out_re + t * lanes + lane, h_re, mask=there)
-            tl.store(out_im + t * lanes + lane, h_im, mask=there)
+            row = t * lanes + lane
+            tl.store(out_re + row, h_re, mask=there)
+            tl.store(out_im + row, h_im, mask=there)
 
     if ADJOINT:
         if past == chunks:  # the state is h_0, and what came before x_0 is the start
