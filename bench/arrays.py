@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from bench import backends
 from bench.contract import DiagonalLayer, Layer, Params, Unsupported, require
 
-Dtype = Literal["float32", "float64"]
+Dtype = Literal["float32", "float64", "bfloat16"]
 Decoder = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 
@@ -20,7 +20,8 @@ class ArrayLayer:
 
     Arrays: u, y (batch, length, d_model); u_t, y_t (batch, d_model); a state that is handed over is the complex
     diagonal one, (batch, *Lambda.shape). `dtype` is what is computed in; on `reference` parameters and u are rounded
-    to it and the loop runs in float64. Wrong shapes and names raise ValueError.
+    to it and the loop runs in float64. With "bfloat16" u, y and the products with B and C are bfloat16, parameters and
+    states float32, and arrays come back as float32. Wrong shapes and names raise ValueError.
     """
 
     def __init__(self, layer: Layer) -> None:
@@ -144,7 +145,8 @@ class ArrayLayer:
 
     def _check(self, params: Params, u: np.ndarray | None, dtype: str) -> np.ndarray:
         """u, float64, after a look at everything that would otherwise be broadcast or cast silently."""
-        require(dtype in ("float32", "float64"), f"dtype must be float32 or float64, not {dtype!r}")
+        known = get_args(Dtype)
+        require(dtype in known, f"dtype must be {', '.join(known[:-1])} or {known[-1]}, not {dtype!r}")
         names = set(self.layer.roles())
         missing, unknown = names - set(params), set(params) - names
         require(not missing, f"params lack {', '.join(sorted(missing))}")

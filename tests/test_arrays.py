@@ -32,7 +32,7 @@ def test_whole_numbers_are_taken_as_real_ones(backend):
         ({"params": PARAMS | {"D": np.ones(6) * 1j}}, "D must be real"),
         ({"params": PARAMS | {"E": np.ones(1)}}, "params hold E, which the layer does not know"),
         ({"params": {"D": PARAMS["D"]}}, "params lack B_im, B_re, C_im, C_re, gamma_log, nu_log, theta_log"),
-        ({"dtype": "float16"}, "dtype must be float32 or float64, not 'float16'"),
+        ({"dtype": "float16"}, "dtype must be float32, float64 or bfloat16, not 'float16'"),
         ({"device": "tpu"}, "device must be cpu, cuda or cuda:N, not 'tpu'"),
         ({"lengths": np.array([3])}, r"lengths must have shape \(2,\), one an example, not \(1,\)"),
         ({"lengths": np.array([3, -1])}, r"lengths must be whole numbers from 1 to 5, not \[3, -1\]"),

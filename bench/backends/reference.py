@@ -80,14 +80,14 @@ def apply(
     """y, (batch, length, d_model), from a zero state."""
     if not layer.has_reverse:
         return apply_from(layer, params, u, None, dtype=dtype)[0]
-    params, u = round_to(params, dtype), np.asarray(u, dtype).astype(np.float64)
+    params, u = round_to(params, dtype), round_input(u, dtype)
     s = system(layer, params)
     y = output(s, s.C, scan(s, u, zero_state(s, len(u)))) + s.D * u
     if lengths is not None:
         u = np.where(np.arange(u.shape[1])[None, :, None] < np.asarray(lengths)[:, None, None], u, 0)
     assert s.C_reverse is not None
     backward = scan(s, u[:, ::-1], zero_state(s, len(u)))[:, ::-1]
-    return (y + output(s, s.C_reverse, backward)).astype(dtype)
+    return (y + output(s, s.C_reverse, backward)).astype(result_dtype(dtype))
 
 
 def apply_from(
@@ -100,10 +100,10 @@ def apply_from(
     device: str = "cpu",
 ) -> tuple[np.ndarray, np.ndarray]:
     """y and the state after the last step."""
-    params, u = round_to(params, dtype), np.asarray(u, dtype).astype(np.float64)
+    params, u = round_to(params, dtype), round_input(u, dtype)
     s = system(layer, params)
     x = scan(s, u, zero_state(s, len(u)) if state is None else np.asarray(state, np.complex128))
-    return (output(s, s.C, x) + s.D * u).astype(dtype), x[:, -1]
+    return (output(s, s.C, x) + s.D * u).astype(result_dtype(dtype)), x[:, -1]
 
 
 def states(
@@ -117,10 +117,11 @@ def states(
     device: str = "cpu",
 ) -> np.ndarray:
     """States, (batch, length, n); complex diagonal ones, (batch, length, *Lambda.shape), with "diagonal"."""
-    params, u = round_to(params, dtype), np.asarray(u, dtype).astype(np.float64)
+    params, u = round_to(params, dtype), round_input(u, dtype)
     s = system(layer, params)
     x = scan(s, u, zero_state(s, len(u)) if state is None else np.asarray(state, np.complex128))
     x = x if coordinates == "diagonal" else layer.coordinates(params, x, ops)
+    dtype = result_dtype(dtype)
     return x.astype(np.result_type(dtype, np.complex64) if np.iscomplexobj(x) else dtype)
 
 
@@ -131,9 +132,9 @@ def decoder(
     s = system(layer, round_to(params, dtype))
 
     def decode(u: np.ndarray, state: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        u = np.asarray(u, dtype).astype(np.float64)
+        u = round_input(u, dtype)
         x = driven(s, u) + s.Lambda * (zero_state(s, len(u)) if state is None else np.asarray(state, np.complex128))
-        return (output(s, s.C, x) + s.D * u).astype(dtype), x
+        return (output(s, s.C, x) + s.D * u).astype(result_dtype(dtype)), x
 
     return decode
 
@@ -200,5 +201,19 @@ def _adjoint(system: DiagonalSystem, C: np.ndarray, u: np.ndarray, g: np.ndarray
 
 
 def round_to(params: Params, dtype: str) -> dict[str, np.ndarray]:
-    """The parameters as `dtype` holds them, in float64."""
-    return {name: np.asarray(value, dtype).astype(np.float64) for name, value in params.items()}
+    """The parameters as a computation in `dtype` holds them, in float64."""
+    return {name: np.asarray(value, result_dtype(dtype)).astype(np.float64) for name, value in params.items()}
+
+
+def round_input(u: np.ndarray, dtype: str) -> np.ndarray:
+    """u as `dtype` holds it, in float64. bfloat16 is the upper half of float32, rounded to even."""
+    held = np.asarray(u, result_dtype(dtype))
+    if dtype == "bfloat16":
+        bits = np.ascontiguousarray(held).view(np.uint32)
+        held = ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    return held.astype(np.float64)
+
+
+def result_dtype(dtype: str) -> str:
+    """What parameters and results are in: numpy has no bfloat16, and parameters are never in it."""
+    return "float32" if dtype == "bfloat16" else dtype

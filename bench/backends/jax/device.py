@@ -6,10 +6,13 @@ import contextlib
 from collections.abc import Iterator
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-DTYPES = {"float32": np.float32, "float64": np.float64, "tf32": np.float32}
-PRECISIONS = {"float32": "highest", "float64": "highest", "tf32": "tensorfloat32"}
+DTYPES = {"float32": np.float32, "float64": np.float64, "tf32": np.float32, "bfloat16": jnp.bfloat16}
+PARAMETER_DTYPES = DTYPES | {"bfloat16": np.float32}
+"""Parameters, systems and states stay in float32 where activations and projections are bfloat16."""
+PRECISIONS = {"float32": "highest", "float64": "highest", "tf32": "tensorfloat32", "bfloat16": "highest"}
 
 
 def find(device: str) -> jax.Device:
@@ -53,8 +56,8 @@ def put(x: np.ndarray, device: jax.Device, dtype: str | None = None) -> jax.Arra
 
 
 def get(x: jax.Array) -> np.ndarray:
-    """The array as a numpy array."""
-    return np.array(x)
+    """The array as a numpy array; bfloat16, which numpy lacks, as float32."""
+    return np.array(x, np.float32 if x.dtype == jnp.bfloat16 else x.dtype)
 
 
 def synchronize(device: jax.Device) -> None:

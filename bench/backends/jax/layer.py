@@ -12,8 +12,8 @@ from flax import nnx
 from jax import Array
 
 from bench.backends.jax import ops
-from bench.backends.jax.device import DTYPES, computing, find, get, put
-from bench.backends.jax.scan import Pair, convolution_kernel, convolve, filtered, scan
+from bench.backends.jax.device import PARAMETER_DTYPES, computing, find, get, put
+from bench.backends.jax.scan import Pair, convolution_kernel, convolve, filtered, product, scan
 from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params, require
 
 
@@ -45,8 +45,9 @@ def layer_function(layer: DiagonalLayer) -> Callable[[Params, Array], Array]:
 def layer_module(layer: Layer, params: Params, dtype: str = "float32") -> nnx.Module:
     """The layer as a module called as (u, lengths=None), u (batch, length, d_model); params become nnx.Param.
 
-    `lengths`, (batch,), are the true lengths: what lies beyond never reaches an earlier output. A layer's own
-    `flax_module` goes before what is built from its system. Raises `Missing` where there is neither.
+    `lengths`, (batch,), are the true lengths: what lies beyond never reaches an earlier output. With dtype "bfloat16"
+    parameters, system and states are float32; u, y and the projections are bfloat16. A layer's own `flax_module` goes
+    before what is built from its system. Raises `Missing` where there is neither.
     """
     if hasattr(layer, "flax_module"):
         return layer.flax_module(params)
@@ -61,7 +62,7 @@ class DiagonalModule(nnx.Module):
     def __init__(self, layer: DiagonalLayer, params: Params, dtype: str = "float32") -> None:
         self.layer = layer
         for name, value in params.items():
-            setattr(self, name, nnx.Param(jnp.asarray(value, DTYPES[dtype])))
+            setattr(self, name, nnx.Param(jnp.asarray(value, PARAMETER_DTYPES[dtype])))
 
     def params(self) -> dict[str, Array]:
         return {name: getattr(self, name)[...] for name in self.layer.roles()}
@@ -84,15 +85,18 @@ def outputs(system: DiagonalSystem, u: Array, lengths: Array | None = None) -> A
 def stateful_outputs(system: DiagonalSystem, u: Array, state: Pair | None) -> tuple[Array, Pair]:
     """y, (batch, length, d_model), and the state after the last step, from a state, (batch, *Lambda.shape)."""
     require(u.shape[1] >= 1, "length must be at least 1, not 0")
+    if u.shape[1] == 1:
+        y, state = decode_step(system, u[:, 0], state)
+        return y[:, None], state
     if system.Lambda.ndim == 1:
         x = _states(system, u, state)
-        return _read(system.C, x) + system.D * u, (x[0][-1], x[1][-1])
+        return _read(system, x, u), (x[0][-1], x[1][-1])
 
     def piece(state: Pair, u: Array) -> tuple[Pair, Array]:
         x = _states(system, u, state)
-        return (x[0][-1], x[1][-1]), _read(system.C, x) + system.D * u
+        return (x[0][-1], x[1][-1]), _read(system, x, u)
 
-    zero = jnp.zeros((len(u), *system.Lambda.shape), u.dtype)
+    zero = jnp.zeros((len(u), *system.Lambda.shape), system.D.dtype)
     last = (zero, zero) if state is None else state
     batch, length, _ = u.shape
     whole = length // STATE_CHUNK * STATE_CHUNK
@@ -107,6 +111,20 @@ def stateful_outputs(system: DiagonalSystem, u: Array, state: Pair | None) -> tu
     return jnp.concatenate(pieces, 1), last
 
 
+@jax.jit
+def decode_step(system: DiagonalSystem, u: Array, state: Pair | None) -> tuple[Array, Pair]:
+    """y_t and the state after it, from u_t, (batch, d_model), and the state before; None at the start.
+
+    Complex products in the system's own dtype, bfloat16 or not: a step waits for the system to be read, not for sums.
+    """
+    wide = u.astype(system.D.dtype)
+    x = wide.astype(system.B.dtype) @ system.B.T if system.Lambda.ndim == 1 else system.B * wide[..., None]
+    if state is not None:
+        x = x + system.Lambda * jax.lax.complex(*state)
+    y = (x @ system.C.T if system.Lambda.ndim == 1 else (x * system.C).sum(-1)).real + system.D * wide
+    return y.astype(u.dtype), (x.real, x.imag)
+
+
 def state_energy(layer: DiagonalLayer, params: Mapping[str, Array], u: Array, coordinates: str = "own") -> Array:
     """Squared norm of the state at every time step and in every head, (batch, length, heads); one head without groups.
 
@@ -118,7 +136,7 @@ def state_energy(layer: DiagonalLayer, params: Mapping[str, Array], u: Array, co
     steps = min(STATE_CHUNK, length)
     count = -(-length // steps)
     padded = jnp.pad(u, ((0, 0), (0, count * steps - length), (0, 0)))
-    zero = jnp.zeros((batch, *built.Lambda.shape), u.dtype)
+    zero = jnp.zeros((batch, *built.Lambda.shape), built.D.dtype)
 
     def piece(state: Pair, u: Array) -> tuple[Pair, Array]:
         re, im = _states(built, u, state)
@@ -141,25 +159,24 @@ STATE_CHUNK = 64
 
 def _states(system: DiagonalSystem, u: Array, state: Pair | None) -> Pair:
     """States, time first, (length, batch, *Lambda.shape)."""
-    u = jnp.swapaxes(u, 0, 1)
+    u, B = jnp.swapaxes(u, 0, 1), (system.B.real, system.B.imag)
     if system.Lambda.ndim == 1:
-        v = u @ jnp.concatenate([system.B.real, system.B.imag]).T
-        v_re, v_im = jnp.split(v, 2, -1)
+        v = product(u, B[0].T, u.dtype), product(u, B[1].T, u.dtype)
     else:
-        v_re, v_im = system.B.real * u[..., None], system.B.imag * u[..., None]
+        v = B[0] * u[..., None], B[1] * u[..., None]
     if state is None:
-        zero = jnp.zeros_like(v_re[0])
+        zero = jnp.zeros_like(v[0][0])
         state = (zero, zero)
-    return scan((system.Lambda.real, system.Lambda.imag), (v_re, v_im), state)
+    return scan((system.Lambda.real, system.Lambda.imag), v, state)
 
 
-def _read(C: Array, x: Pair) -> Array:
-    """Re(C x), (batch, length, d_model), from states with time first."""
-    if x[0].ndim == 3:
-        y = jnp.concatenate(x, -1) @ jnp.concatenate([C.real, -C.imag], -1).T
+def _read(system: DiagonalSystem, x: Pair, u: Array) -> Array:
+    """Re(C x) + D * u, (batch, length, d_model), from states with time first."""
+    if system.Lambda.ndim == 1:
+        y = product(jnp.concatenate(x, -1), jnp.concatenate([system.C.real, -system.C.imag], -1).T, u.dtype)
     else:
-        y = (x[0] * C.real - x[1] * C.imag).sum(-1)
-    return jnp.swapaxes(y, 0, 1)
+        y = (x[0] * system.C.real - x[1] * system.C.imag).sum(-1)
+    return (jnp.swapaxes(y, 0, 1) + system.D * u).astype(u.dtype)
 
 
 def _filtered(system: DiagonalSystem, C: Array, u: Array) -> Array:
@@ -260,9 +277,9 @@ def decoder(
 
     def decode(u: np.ndarray, state: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         with computing(dtype, place):
-            x = np.zeros((len(u), *built.Lambda.shape), np.complex128) if state is None else state
-            y, last = _decode(built, put(u, place, dtype), _state_pair(x, place, dtype))
-            return get(y), get(last)
+            x = np.zeros((len(u), *built.Lambda.shape)) if state is None else state  # compiled once, not twice
+            y, (re, im) = decode_step(built, put(u, place, dtype), _state_pair(x, place, dtype))
+            return get(y), get(re) + 1j * get(im)
 
     return decode
 
@@ -315,12 +332,6 @@ def _all_states(layer: DiagonalLayer, coordinates: str, params: Params, u: Array
     return x if coordinates == "diagonal" else layer.coordinates(params, x, ops)
 
 
-@jax.jit
-def _decode(system: DiagonalSystem, u: Array, state: Pair) -> tuple[Array, Array]:
-    y, last = stateful_outputs(system, u[:, None], state)
-    return y[:, 0], jax.lax.complex(*last)
-
-
 @partial(jax.jit, static_argnums=0)
 def _gradients(
     layer: DiagonalLayer, params: Params, u: Array, lengths: Array | None, cotangent: Array
@@ -332,11 +343,11 @@ def _gradients(
 
 
 def _arrays(params: Params, place: jax.Device, dtype: str) -> dict[str, Array]:
-    return {name: put(np.asarray(value), place, dtype) for name, value in params.items()}
+    return {name: put(np.asarray(value, PARAMETER_DTYPES[dtype]), place) for name, value in params.items()}
 
 
 def _state_pair(state: np.ndarray | None, place: jax.Device, dtype: str) -> Pair | None:
     if state is None:
         return None
     x = np.asarray(state)
-    return put(x.real, place, dtype), put(x.imag, place, dtype)
+    return put(x.real.astype(PARAMETER_DTYPES[dtype]), place), put(x.imag.astype(PARAMETER_DTYPES[dtype]), place)

@@ -110,7 +110,7 @@ def _filtered(precision: str | None, Lambda: Pair, B: Pair, C: Pair, u: Array) -
 
 def _filtered_forward(precision: str | None, Lambda: Pair, B: Pair, C: Pair, u: Array) -> tuple[Array, tuple]:
     with jax.default_matmul_precision(precision):
-        project = partial(_product, dtype=u.dtype)
+        project = partial(product, dtype=u.dtype)
         rows, batch, n = _rows(u), u.shape[1], Lambda[0].shape[0]
         v = tuple(project(rows, part.T).reshape(-1, batch, n) for part in B)
         zero = jnp.zeros((batch, n), Lambda[0].dtype)
@@ -123,7 +123,7 @@ def _filtered_backward(precision: str | None, saved: tuple, g: Array) -> tuple[P
     Lambda, B, C, u, x = saved
     # a backward pass is traced where it is asked for, perhaps under another precision
     with jax.default_matmul_precision(precision):
-        project = partial(_product, dtype=u.dtype)
+        project = partial(product, dtype=u.dtype)
         rows, g_rows, batch, n = _rows(u), _rows(g), u.shape[1], Lambda[0].shape[0]
         gx = project(g_rows, C[0]).reshape(-1, batch, n), project(g_rows, -C[1]).reshape(-1, batch, n)
         zero = jnp.zeros((batch, n), Lambda[0].dtype)
@@ -142,7 +142,7 @@ def _rows(x: Array) -> Array:
     return jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1]))
 
 
-def _product(a: Array, b: Array, dtype: jnp.dtype) -> Array:
+def product(a: Array, b: Array, dtype: jnp.dtype) -> Array:
     """a @ b of both rounded to `dtype`, summed and returned in float32 at least."""
     wide = jnp.promote_types(dtype, jnp.float32)
     return jax.lax.optimization_barrier(jnp.matmul(a.astype(dtype), b.astype(dtype), preferred_element_type=wide))

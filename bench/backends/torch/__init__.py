@@ -4,10 +4,12 @@ from bench.backends.torch.device import describe, set_process, synchronize
 from bench.backends.torch.layer import (
     apply,
     apply_from,
+    decode_step,
     decoder,
     gradients,
     kernel_name,
     layer_module,
+    stateful_outputs,
     states,
     system,
 )
@@ -20,6 +22,7 @@ __all__ = [
     "Trainer",
     "apply",
     "apply_from",
+    "decode_step",
     "decoder",
     "describe",
     "gradients",
@@ -28,6 +31,7 @@ __all__ = [
     "matrix_product",
     "memory_copy",
     "set_process",
+    "stateful_outputs",
     "states",
     "synchronize",
     "system",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "tf32": torch.float32}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "tf32": torch.float32, "bfloat16": torch.bfloat16}
+PARAMETER_DTYPES = DTYPES | {"bfloat16": torch.float32}
+"""Parameters, systems and states stay in float32 where activations and projections are bfloat16."""
 
 
 def find(device: str) -> torch.device:
@@ -37,8 +39,9 @@ def put(x: np.ndarray, device: torch.device, dtype: str | None = None) -> torch.
 
 
 def get(x: torch.Tensor) -> np.ndarray:
-    """The tensor as a numpy array."""
-    return x.detach().cpu().numpy()
+    """The tensor as a numpy array; bfloat16, which numpy lacks, as float32."""
+    x = x.detach().cpu()
+    return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
 
 
 def synchronize(device: torch.device) -> None:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.backends.torch import ops
-from bench.backends.torch.device import DTYPES, find, get, put
-from bench.backends.torch.scan import Pair, algorithm, convolution_kernel, convolve, filtered, scan
+from bench.backends.torch.device import PARAMETER_DTYPES, find, get, put
+from bench.backends.torch.scan import Pair, algorithm, convolution_kernel, convolve, filtered, products, scan
 from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params, require
 
 
@@ -27,10 +27,11 @@ def layer_module(layer: Layer, params: Params, dtype: str = "float32") -> nn.Mod
 
     `lengths`, (batch,), are the true lengths: what lies beyond never reaches an earlier output. Reverse mode to any
     order, vmap and checkpoint work; forward mode is refused where a scan runs, that is, not in S4D's convolution.
+    With dtype "bfloat16" parameters, system and states are float32; u, y and the projections are bfloat16.
     A layer's own `torch_module` goes before what is built from its system. Raises `Missing` where there is neither.
     """
     if hasattr(layer, "torch_module"):
-        return layer.torch_module(params).to(DTYPES[dtype])
+        return layer.torch_module(params).to(PARAMETER_DTYPES[dtype])
     if not isinstance(layer, DiagonalLayer):
         raise Missing(f"{type(layer).__name__} has no torch module")
     return DiagonalModule(layer, params, dtype)
@@ -44,7 +45,9 @@ class DiagonalModule(nn.Module):
         self.layer = layer
         roles = layer.roles()
         for name, value in params.items():
-            tensor = torch.tensor(np.asarray(value), dtype=DTYPES[dtype])  # a copy: training must not change `params`
+            tensor = torch.tensor(
+                np.asarray(value), dtype=PARAMETER_DTYPES[dtype]
+            )  # a copy: training must not change `params`
             self.register_parameter(name, nn.Parameter(tensor, requires_grad=roles[name] != "constant"))
 
     def forward(self, u: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -65,16 +68,32 @@ def outputs(system: DiagonalSystem, u: Tensor, lengths: Tensor | None = None) ->
 def stateful_outputs(system: DiagonalSystem, u: Tensor, state: Pair | None) -> tuple[Tensor, Pair]:
     """y, (batch, length, d_model), and the state after the last step, from a state, (batch, *Lambda.shape)."""
     require(u.shape[1] >= 1, "length must be at least 1, not 0")
+    if u.shape[1] == 1:
+        y, state = decode_step(system, u[:, 0], state)
+        return y[:, None], state
     if system.Lambda.ndim == 1:
         x = _states(system, u, state)
-        return _read(system.C, x) + system.D * u, (x[0][-1], x[1][-1])
+        return _read(system, x, u), (x[0][-1], x[1][-1])
     pieces = []
     for piece in u.split(STATE_CHUNK, dim=1):
         x = _states(system, piece, state)
-        pieces.append(_read(system.C, x) + system.D * piece)
+        pieces.append(_read(system, x, piece))
         state = (x[0][-1], x[1][-1])
     assert state is not None
     return torch.cat(pieces, 1), state
+
+
+def decode_step(system: DiagonalSystem, u: Tensor, state: Pair | None) -> tuple[Tensor, Pair]:
+    """y_t and the state after it, from u_t, (batch, d_model), and the state before; None at the start.
+
+    Complex products in the system's own dtype, bfloat16 or not: a step waits for the system to be read, not for sums.
+    """
+    wide = u.to(system.D.dtype)
+    x = wide.to(system.B.dtype) @ system.B.T if system.Lambda.ndim == 1 else system.B * wide[..., None]
+    if state is not None:
+        x = x + system.Lambda * torch.complex(*state)
+    y = (x @ system.C.T if system.Lambda.ndim == 1 else (x * system.C).sum(-1)).real + system.D * wide
+    return y.to(u.dtype), (x.real, x.imag)
 
 
 def state_energy(layer: DiagonalLayer, params: Params, u: Tensor, coordinates: str = "own") -> Tensor:
@@ -112,25 +131,25 @@ def _state_pieces(layer: DiagonalLayer, params: Params, u: Tensor, coordinates: 
 
 def _states(system: DiagonalSystem, u: Tensor, state: Pair | None) -> Pair:
     """States, time first, (length, batch, *Lambda.shape)."""
-    u = u.transpose(0, 1)
+    u, B = u.transpose(0, 1), (system.B.real, system.B.imag)
     if system.Lambda.ndim == 1:
-        v = u @ torch.cat([system.B.real, system.B.imag]).T
-        v_re, v_im = v.chunk(2, -1)
+        v = products(u.dtype, B[0].dtype, (u, B[0].T)), products(u.dtype, B[0].dtype, (u, B[1].T))
     else:
-        v_re, v_im = system.B.real * u[..., None], system.B.imag * u[..., None]
+        v = B[0] * u[..., None], B[1] * u[..., None]
     if state is None:
-        zero = torch.zeros_like(v_re[0])
+        zero = torch.zeros_like(v[0][0])
         state = (zero, zero)
-    return scan((system.Lambda.real, system.Lambda.imag), (v_re, v_im), state)
+    return scan((system.Lambda.real, system.Lambda.imag), v, state)
 
 
-def _read(C: Tensor, x: Pair) -> Tensor:
-    """Re(C x), (batch, length, d_model), from states with time first."""
-    if x[0].ndim == 3:
-        y = torch.cat(x, -1) @ torch.cat([C.real, -C.imag], -1).T
+def _read(system: DiagonalSystem, x: Pair, u: Tensor) -> Tensor:
+    """Re(C x) + D * u, (batch, length, d_model), from states with time first."""
+    if system.Lambda.ndim == 1:
+        x_ = torch.cat(x, -1)
+        y = products(u.dtype, x_.dtype, (x_, torch.cat([system.C.real, -system.C.imag], -1).T))
     else:
-        y = (x[0] * C.real - x[1] * C.imag).sum(-1)
-    return y.transpose(0, 1)
+        y = (x[0] * system.C.real - x[1] * system.C.imag).sum(-1)
+    return (y.transpose(0, 1) + system.D * u).to(u.dtype)
 
 
 def _filtered(system: DiagonalSystem, C: Tensor, u: Tensor) -> Tensor:
@@ -229,9 +248,8 @@ def decoder(
 
     def decode(u: np.ndarray, state: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         with torch.no_grad():
-            u_ = put(u, place, dtype)[:, None]
-            y, last = stateful_outputs(built, u_, _state_pair(state, place, dtype))
-            return get(y[:, 0]), get(torch.complex(*last))
+            y, last = decode_step(built, put(u, place, dtype), _state_pair(state, place, dtype))
+            return get(y), get(torch.complex(*last))
 
     return decode
 
@@ -257,11 +275,11 @@ def gradients(
 
 
 def _tensors(params: Params, place: torch.device, dtype: str) -> dict[str, Tensor]:
-    return {name: put(np.asarray(value), place, dtype) for name, value in params.items()}
+    return {name: put(np.asarray(value), place).to(PARAMETER_DTYPES[dtype]) for name, value in params.items()}
 
 
 def _state_pair(state: np.ndarray | None, place: torch.device, dtype: str) -> Pair | None:
     if state is None:
         return None
     x = np.asarray(state)
-    return put(x.real, place, dtype), put(x.imag, place, dtype)
+    return put(x.real, place).to(PARAMETER_DTYPES[dtype]), put(x.imag, place).to(PARAMETER_DTYPES[dtype])

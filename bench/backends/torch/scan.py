@@ -170,14 +170,14 @@ class _Filtered(torch.autograd.Function):
     def backward(ctx, g, gx_re, gx_im):
         a_re, a_im, b_re, b_im, c_re, c_im, u, x_re, x_im = ctx.saved_tensors
         rows, g_rows = u.flatten(0, 1), (torch.zeros_like(u) if g is None else g).flatten(0, 1)
-        of_x = [_products(u.dtype, a_re.dtype, (g_rows, part)).view_as(x_re) for part in (c_re, -c_im)]
+        of_x = [products(u.dtype, a_re.dtype, (g_rows, part)).view_as(x_re) for part in (c_re, -c_im)]
         k_re, k_im = (part if more is None else part + more for part, more in zip(of_x, (gx_re, gx_im), strict=True))
         zero = torch.zeros_like(x_re[0])
         h_re, h_im, *da = _Adjoint.apply(a_re, a_im, k_re, k_im, x_re, x_im, zero, zero)[:4]
         h_re, h_im, x_re, x_im = (part.flatten(0, 1) for part in (h_re, h_im, x_re, x_im))
-        du = _products(u.dtype, u.dtype, (h_re, b_re), (h_im, b_im)).view_as(u)
-        db = (_products(u.dtype, a_re.dtype, (part.T, rows)) for part in (h_re, h_im))
-        dc = (_products(u.dtype, a_re.dtype, (g_rows.T, part)) for part in (x_re, -x_im))
+        du = products(u.dtype, u.dtype, (h_re, b_re), (h_im, b_im)).view_as(u)
+        db = (products(u.dtype, a_re.dtype, (part.T, rows)) for part in (h_re, h_im))
+        dc = (products(u.dtype, a_re.dtype, (g_rows.T, part)) for part in (x_re, -x_im))
         return *da, *db, *dc, du
 
     @staticmethod
@@ -188,14 +188,14 @@ class _Filtered(torch.autograd.Function):
 def _filtered_by_parts(a_re, a_im, b_re, b_im, c_re, c_im, u):
     """`_Filtered`, derived by torch."""
     rows = u.flatten(0, 1)
-    v_re, v_im = (_products(u.dtype, a_re.dtype, (rows, part.T)).view(*u.shape[:2], -1) for part in (b_re, b_im))
+    v_re, v_im = (products(u.dtype, a_re.dtype, (rows, part.T)).view(*u.shape[:2], -1) for part in (b_re, b_im))
     zero = torch.zeros_like(v_re[0])
     x = scan((a_re, a_im), (v_re, v_im), (zero, zero))
-    y = _products(u.dtype, a_re.dtype, (x[0].flatten(0, 1), c_re.T), (x[1].flatten(0, 1), -c_im.T))
+    y = products(u.dtype, a_re.dtype, (x[0].flatten(0, 1), c_re.T), (x[1].flatten(0, 1), -c_im.T))
     return y.view(*u.shape[:2], -1), *x
 
 
-def _products(dtype: torch.dtype, out: torch.dtype, *pairs: Pair) -> Tensor:
+def products(dtype: torch.dtype, out: torch.dtype, *pairs: Pair) -> Tensor:
     """The sum of the matrix products of pairs, all rounded to `dtype`, returned as `out`."""
     a, b = pairs[0]
     total = a.to(dtype) @ b.to(dtype)
