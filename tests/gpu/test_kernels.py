@@ -204,10 +204,10 @@ def test_the_same_input_gives_the_same_bits():
 
 
 @on_gpu
-@pytest.mark.parametrize("n", [64, 512, 4096])
-def test_long_sequences_are_those_of_the_loop_and_of_the_chunked_form(n):
-    """512 lanes: time is cut into 1024 chunks; 4096 lanes: the same; 32768 lanes: it is not cut."""
-    a, v, g, start = case(16384, 8, (n,))
+@pytest.mark.parametrize(("length", "n"), [(16384, 64), (16384, 512), (2048, 4096)])
+def test_large_shapes_are_those_of_the_loop_and_of_the_chunked_form(length, n):
+    """512 and 4096 lanes: time is cut into 1024 chunks; 32768 lanes: it is not cut."""
+    a, v, g, start = case(length, 8, (n,))
     x = triton_scan.states(a, v, start)
     assert error(x, loop(a, v, start)) < FLOAT32
     wanted = adjoint_loop(a, g, x, start)
@@ -219,9 +219,9 @@ def test_long_sequences_are_those_of_the_loop_and_of_the_chunked_form(n):
 
 
 @on_gpu
-@pytest.mark.parametrize("n", [64, 4096])
-def test_long_sequences_in_bfloat16(n):
-    a, v, _, start = case(16384, 8, (n,), torch.bfloat16)
+@pytest.mark.parametrize(("length", "n"), [(16384, 64), (2048, 4096)])
+def test_large_shapes_in_bfloat16(length, n):
+    a, v, _, start = case(length, 8, (n,), torch.bfloat16)
     wanted = loop(a, v, start)
     for part, expected in zip(triton_scan.states(a, v, start), (wanted.real, wanted.imag), strict=True):
         torch.testing.assert_close(part.double(), expected, rtol=BFLOAT16, atol=FLOAT32 * float(wanted.abs().max()))
