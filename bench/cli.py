@@ -189,7 +189,7 @@ def check(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Checks a layer against a float64 loop and against all that a network asks of it. Exit status 1: a check failed."""
+    """Checks that a layer is right: against a float64 loop, and what a network asks of it. Exit status 1: it is not."""
     from bench import registry
     from bench.contract import Missing
     from bench.options import split_list
@@ -208,6 +208,29 @@ def check(
         _refuse(error)
     _show([conformance.table(model, rows)], as_json)
     raise typer.Exit(int(any(row.status == "failed" for row in rows)))
+
+
+@app.command()
+def selftest(
+    backend: Annotated[str | None, typer.Option(help="torch or jax.  [default: the first that is installed]")] = None,
+    as_json: Json = False,
+) -> None:
+    """Fakes of known behaviour go through the suites, which must recover it; prints what this machine can resolve.
+
+    Exit status 0: all recovered; 1: not.
+    """
+    from bench import selftest as tests
+
+    checks: list[tuple[str, tests.Check]] = []
+    with _warnings_as_lines():
+        try:
+            for suite, found in tests.run(backend):
+                typer.echo(f"{suite}: {len(found)} checks", err=True)
+                checks += [(suite, check) for check in found]
+        except ValueError as error:
+            _refuse(error)
+    _show(tests.table(checks), as_json)
+    raise typer.Exit(int(any(check.passed is False for _, check in checks)))
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from bench.measurement import Measurement
     from bench.report.blocks import Block
+    from bench.selftest import Selftest
 
 Array = Any
 """An array of whichever framework is at work: numpy.ndarray, torch.Tensor or jax.Array."""
@@ -273,6 +274,11 @@ class Suite(ABC):
     @abstractmethod
     def measure(self, cell: Measurement) -> None:
         """Measures one cell: calls `cell.record(...)`, raises `Unsupported`, `Missing` or `Diverged`."""
+
+    @classmethod
+    def selftest(cls) -> Selftest | None:
+        """Fakes of known behaviour that the suite must recover; None where it has none."""
+        return None
 
     @abstractmethod
     def report(self, results: pd.DataFrame, view: View) -> list[Block]:

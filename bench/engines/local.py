@@ -310,6 +310,7 @@ def _environment(device: str, threads: int) -> dict[str, str]:
     own = {
         "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count, "PJRT_NPROC": count,
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONHASHSEED": "0",
+        "JAX_TRACEBACK_FILTERING": "off",  # else a traceback ends with a text about itself
         "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",  # a compilation that is measured must be one
     }  # fmt: skip
     if device == "cpu":

@@ -17,6 +17,11 @@ class Table:
     numeric: Sequence[str] = ()
     """The columns that are set flush right."""
 
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"{self.title}: a row of {len(row)} cells under {len(self.columns)} columns")
+
 
 @dataclasses.dataclass(frozen=True)
 class Note:

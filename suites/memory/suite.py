@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pandas as pd
 
@@ -16,6 +16,9 @@ from bench.measure.workload import Part, Program, Workload
 from bench.measurement import Measurement
 from bench.report.blocks import Block
 from suites.memory.report import blocks
+
+if TYPE_CHECKING:
+    from bench.selftest import Selftest
 
 DISAGREEMENT = 0.2
 """A relative difference between two figures for the same memory from which on a row says so."""
@@ -116,6 +119,12 @@ class Memory(Suite):
         weights = workload.weights(cell.cell.plain_model, cell.cell.seed)
         inputs = workload.inputs(cell.generator("memory", workload.mode, workload.batch, workload.length))
         return cell.backend.Program(workload, weights, inputs, cell.cell.dtype, cell.device)
+
+    @classmethod
+    def selftest(cls) -> Selftest:
+        from suites.memory.selftest import SELFTEST
+
+        return SELFTEST
 
     def report(self, results: pd.DataFrame, view: View) -> list[Block]:
         return blocks(results, view)

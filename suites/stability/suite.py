@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,9 @@ from bench.report.blocks import Block
 from bench.training import Batch, Trainer, dropout_masks
 from suites.stability import norms
 from suites.stability.report import blocks
+
+if TYPE_CHECKING:
+    from bench.selftest import Selftest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +107,12 @@ class Stability(Suite):
                 watch.evaluate(trainer, step + 1, noise=step + 1 == self.steps)
         watch.summarise()
         cell.save_params(trainer.weights())
+
+    @classmethod
+    def selftest(cls) -> Selftest:
+        from suites.stability.selftest import SELFTEST
+
+        return SELFTEST
 
     def report(self, results: pd.DataFrame, view: View) -> list[Block]:
         return blocks(results)

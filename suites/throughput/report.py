@@ -102,7 +102,7 @@ def _speed(groups: list[Timed], baseline: str) -> Table:
         start = [*group.label(), f"{length:,}"]
         if not group.processes:
             status = " ".join(sorted(set(group.cells["status"])))
-            rows.append([*start, "-", "-", status, *["-"] * (7 + few)])
+            rows.append([*start, "-", "-", status, *["-"] * (6 + few)])
             continue
         low, high = (value / scale for value in interval(group.resampled))
         medians = group.medians / scale

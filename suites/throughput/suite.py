@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
 import pandas as pd
 
 from bench import conformance
-from bench.contract import Suite, Unsupported, View, require
+from bench.backends import reference
+from bench.conformance import Verdict
+from bench.conformance.oracle import output_error
+from bench.contract import DiagonalLayer, Suite, Unsupported, View, require
 from bench.matching import count
 from bench.measure import limits, machine, timing
 from bench.measure.cost import ITEMSIZE, Mode, layer_cost
@@ -17,6 +22,12 @@ from bench.measure.workload import Part, Workload
 from bench.measurement import Measurement
 from bench.report.blocks import Block
 from suites.throughput.report import blocks
+
+if TYPE_CHECKING:
+    from bench.selftest import Selftest
+
+STEPS = 32
+"""Steps of decoding that are compared with the loop before one is timed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +112,8 @@ class Throughput(Suite):
             length=self.length,
             compile=cell.cell.compiled,
         )
+        if self.mode == "decode" and verdict.verified:
+            verdict = self._with_steps(cell, verdict)
         cell.fact(verified=verdict.reason)
         record = functools.partial(cell.record, verified=verdict.verified)
         record("output_error", verdict.output_error, "of the largest", message=verdict.reason)
@@ -133,6 +146,24 @@ class Throughput(Suite):
                 f"not within {self.width:.1%}"
             )
 
+    def _with_steps(self, cell: Measurement, verdict: Verdict) -> Verdict:
+        """The verdict, after a look at single steps as well: they are another program than the scan."""
+        assert isinstance(cell.layer, DiagonalLayer)
+        params = cell.layer.initial(cell.generator("weights"))
+        u = cell.generator("steps").standard_normal((2, STEPS, self.d_model)).astype(np.float32)
+        wanted = reference.apply(cell.layer, params, u, dtype="float32")
+        decode = cell.backend.decoder(cell.layer, params, dtype=cell.cell.dtype, device=cell.device)
+        state, found = None, []
+        for t in range(STEPS):
+            y, state = decode(u[:, t], state)
+            found.append(y)
+        error = output_error(np.stack(found, 1), wanted)
+        worst = max(error, verdict.output_error or 0.0)
+        if error <= verdict.limit:
+            return dataclasses.replace(verdict, output_error=worst)
+        reason = f"above the limit of {verdict.limit:g}: step by step {error:.1e}"
+        return dataclasses.replace(verdict, verified=False, output_error=worst, reason=reason)
+
     def _record_limits(self, cell: Measurement, record, params: int, seconds: float) -> None:
         """Operations and traffic of the layer's own model, against what this machine reached in this process."""
         size = ITEMSIZE[cell.cell.dtype]
@@ -148,6 +179,12 @@ class Throughput(Suite):
         record("flops", cost.flops * depth if cost else None, "", message=why)
         record("bytes", cost.moved * depth if cost else None, "B", message=why)
         record("limit_fraction", shortest / seconds if shortest else None, "", message=why)
+
+    @classmethod
+    def selftest(cls) -> Selftest:
+        from suites.throughput.selftest import SELFTEST
+
+        return SELFTEST
 
     def report(self, results: pd.DataFrame, view: View) -> list[Block]:
         return blocks(results, view)

@@ -12,11 +12,11 @@ import numpy as np
 import optax
 from jax import Array
 
-from bench.backends.jax.device import computing, find, put
+from bench.backends.jax.device import computing, find, get, put
 from bench.backends.jax.layer import layer_module, stateful_outputs, system
 from bench.backends.jax.network import Classifier
 from bench.backends.jax.training import adam, adamw
-from bench.contract import CompileFailed, DiagonalLayer
+from bench.contract import CompileFailed, DiagonalSystem
 from bench.measure.workload import RECIPE, Workload
 from bench.network import layer_weights
 
@@ -39,6 +39,8 @@ class Program:
         self.result: Any = None
 
     def build(self) -> float | None:
+        if self.workload.mode == "decode":
+            self.systems = [self._system(i) for i in range(self.workload.depth)]
         function, donated, make = self._function()
         with computing(self.dtype, self.device):
             shapes = jax.eval_shape(make)
@@ -90,12 +92,21 @@ class Program:
             return lambda *arguments: _train(workload, dtype, *arguments), (0, 1), start
 
         def begin() -> tuple:
-            found = placed()
-            systems = [_system(workload.layer, layer_weights(found, i)) for i in range(workload.depth)]
+            systems = [jax.tree.map(lambda x: put(x, self.device), built) for built in self.systems]
             shapes = [((workload.batch, *built.Lambda.shape), built.D.dtype) for built in systems]
             return [(jnp.zeros(*shape), jnp.zeros(*shape)) for shape in shapes], systems, inputs()["u"]
 
         return _decode, (0,), begin
+
+    def _system(self, block: int) -> DiagonalSystem:
+        """A layer's system as numpy arrays: it is built once, however long is decoded."""
+        layer = self.workload.layer
+        with computing(self.dtype, self.device):
+            params = {
+                name: put(np.asarray(value), self.device, self.dtype)
+                for name, value in layer_weights(self.weights, block).items()
+            }
+            return jax.tree.map(get, jax.jit(lambda params: system(layer, params))(params))
 
     def launch(self) -> None:
         found = self.executable(*self.arguments)
@@ -169,10 +180,6 @@ def _decode(states: list, systems: list, u: Array) -> tuple[list, Array]:
         u, last = stateful_outputs(built, u, state)
         after.append(last)
     return after, u
-
-
-def _system(layer: DiagonalLayer, params: Mapping[str, Array]):
-    return jax.jit(lambda params: system(layer, params))(params)
 
 
 class _Compilations:
