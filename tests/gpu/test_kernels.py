@@ -73,6 +73,10 @@ def check(length, batch, n):
 on_gpu = pytest.mark.skipif(not ON_GPU, reason="too long for the interpreter")
 
 
+def test_the_kernels_are_available_here():
+    assert triton_scan.available(torch.device(DEVICE))
+
+
 @pytest.mark.parametrize(("batch", "n"), [(1, 1), (3, 1), (1, 5), (3, 5)])
 @pytest.mark.parametrize("length", [1, 31, 32, 33])
 def test_states_and_adjoint_are_those_of_the_loop(length, batch, n):
@@ -104,6 +108,48 @@ def test_groups_of_chunks_pass_their_states_on(length, monkeypatch):
     monkeypatch.setattr(triton_scan, "STEPS", 2)
     monkeypatch.setattr(triton_scan, "GROUP", 4)
     check(length, 2, (5,))
+
+
+class AtOnce:
+    """Runs the programs of a kernel in processes beside each other on memory that they share."""
+
+    processes = 4
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        def launch(*arguments, **constants):
+            for value in arguments:
+                if isinstance(value, torch.Tensor):
+                    value.share_memory_()
+            counts = [grid[0] // self.processes + (i < grid[0] % self.processes) for i in range(self.processes)]
+            context = torch.multiprocessing.get_context("fork")
+            running = [
+                context.Process(target=lambda n=n: self.kernel[(n,)](*arguments, **constants)) for n in counts if n
+            ]
+            for process in running:
+                process.start()
+            for process in running:
+                process.join(60)
+            assert [process.exitcode for process in running] == [0] * len(running)
+
+        return launch
+
+
+@pytest.mark.skipif(ON_GPU, reason="a GPU runs programs at once anyway")
+def test_programs_that_run_at_once_wait_for_each_other(monkeypatch):
+    """The interpreter runs one program after another, so no wait would ever be tested; its atomics are real ones."""
+    monkeypatch.setattr(triton_scan, "STEPS", 2)
+    monkeypatch.setattr(triton_scan, "GROUP", 4)
+    a, v, g, start = case(50, 2, (5,))
+    x = triton_scan.states(a, v, start)
+    wanted = triton_scan.adjoint(a, g, x, start)
+    monkeypatch.setattr(triton_scan, "_linear_scan", AtOnce(triton_scan._linear_scan))
+    again = (triton_scan.states(a, v, start), *triton_scan.adjoint(a, g, x, start))
+    for one, other in zip(again, (x, *wanted), strict=True):
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])
 
 
 @pytest.mark.parametrize("length", [15, 16, 17, 50])
