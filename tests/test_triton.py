@@ -28,7 +28,7 @@ def test_values_and_gradients_under_the_interpreter():
         env=environment | {"TRITON_INTERPRET": "1", "BENCH_TEST_DEVICE": "cpu", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -113,7 +113,7 @@ def test_groups_of_chunks_pass_their_states_on(length, monkeypatch):
 class AtOnce:
     """Runs the programs of a kernel in processes beside each other on memory that they share."""
 
-    processes = 4
+    processes = 3
 
     def __init__(self, kernel):
         self.kernel = kernel
@@ -142,7 +142,7 @@ def test_programs_that_run_at_once_wait_for_each_other(monkeypatch):
     """The interpreter runs one program after another, so no wait would ever be tested; its atomics are real ones."""
     monkeypatch.setattr(triton_scan, "STEPS", 2)
     monkeypatch.setattr(triton_scan, "GROUP", 4)
-    a, v, g, start = case(50, 2, (5,))
+    a, v, g, start = case(30, 2, (5,))
     x = triton_scan.states(a, v, start)
     wanted = triton_scan.adjoint(a, g, x, start)
     monkeypatch.setattr(triton_scan, "_linear_scan", AtOnce(triton_scan._linear_scan))
