@@ -7,6 +7,6 @@ the equations that its layer states. Imports no framework; the backends load the
 from __future__ import annotations
 
 from bench.conformance.checks import CHECKS, LENGTHS, Row, check, convolved, table
-from bench.conformance.verification import Verdict, bfloat16, verify
+from bench.conformance.verification import Verdict, verify
 
-__all__ = ["CHECKS", "LENGTHS", "Row", "Verdict", "bfloat16", "check", "convolved", "table", "verify"]
+__all__ = ["CHECKS", "LENGTHS", "Row", "Verdict", "check", "convolved", "table", "verify"]

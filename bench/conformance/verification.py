@@ -14,10 +14,10 @@ from bench.contract import DiagonalLayer, Layer, Missing, Unsupported
 from bench.options import unknown
 from bench.seeds import generator
 
-LIMITS = {"float64": 1e-8, "float32": 2e-4, "tf32": 1e-2, "bfloat16": 5e-2}
+LIMITS = {"float64": 1e-8, "float32": 2e-4, "tf32": 1e-2, "bfloat16": 3e-2}
 """Of the largest entry of y and du; of a parameter's slopes. float32 keeps 6e-8 times the memory of the slowest state,
 thousands of steps. A product in tf32 is right to 2^-11 = 5e-4, a number in bfloat16 to 2^-9 = 2e-3, and a gradient
-goes through several: some 20 times as much."""
+goes through several: some 15 times as much. Measured in bfloat16, length 1000: y 3e-3, gradients up to 1.1e-2."""
 
 SOURCES = 2
 """Different examples in a batch. The others repeat them, so that the oracle runs on two and every row is compared."""
@@ -117,16 +117,15 @@ def _figures(configuration: Configuration) -> dict[str, np.ndarray]:
 
 def _errors(c: Configuration) -> tuple[dict[str, float], dict[str, float]]:
     """The errors of outputs and of gradients, by name."""
-    kept = "float64" if c.dtype == "float64" else "float32"  # parameters are held in it also where u is bfloat16
-    params = reference.round_to(c.layer.initial(generator(0, "weights", c.model, 0)), kept)
+    held = {"tf32": "float32"}.get(c.dtype, c.dtype)
+    params = reference.round_to(c.layer.initial(generator(0, "weights", c.model, 0)), held)
     rng = generator(0, "verify", c.batch, c.length, c.layer.d_model)
     count = min(SOURCES, c.batch)
     examples = rng.standard_normal((count, c.length, c.layer.d_model))
-    examples = bfloat16(examples) if c.dtype == "bfloat16" else examples.astype(kept)
+    examples = reference.round_input(examples, held).astype(reference.result_dtype(held))
     source = np.concatenate([np.arange(count), rng.integers(0, count, c.batch - count)])
     u = examples[source]
-    cotangent = rng.standard_normal(u.shape, np.float32)
-    cotangent = bfloat16(cotangent) if c.dtype == "bfloat16" else cotangent.astype(kept)
+    cotangent = reference.round_input(rng.standard_normal(u.shape), held).astype(u.dtype)
 
     # y is linear in u and the gradients are linear in the cotangent, so those of equal examples add up
     oracle = Oracle(c.layer, params)
@@ -176,9 +175,3 @@ def _compiled(
     y.backward(put(cotangent, place, c.dtype))
     leaves = [*module.named_parameters(), ("u", inputs)]
     return get(y), {name: get(x.grad if x.grad is not None else torch.zeros_like(x)) for name, x in leaves}
-
-
-def bfloat16(x: np.ndarray) -> np.ndarray:
-    """float32 numbers rounded to what bfloat16 holds: the upper 16 bits, ties to even."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
