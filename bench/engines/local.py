@@ -72,7 +72,10 @@ def run(cells: list[Cell], job: Job, jobs: int, progress: Progress) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """A cell, or one round of it. What has the same `group` may follow one another in one process."""
+    """A cell, or one round of it. What has the same `group` may follow one another in one process.
+
+    Of the same `kind` are those for which the same is compiled.
+    """
 
     cell: Cell
     kind: str
@@ -96,7 +99,8 @@ def order(cells: list[Cell], run_id: str) -> list[Work]:
             in_rounds.setdefault(f"{cell.suite} {cell.model} {cell.backend}", []).append(cell)
             most = max(most, _rounds(suite))
         else:
-            plain.append(Work(cell, cell.kind, cell.id if suite.isolation == "cell" else cell.backend))
+            shared = suite.isolation == "shared"
+            plain.append(Work(cell, cell.kind if shared else cell.id, cell.backend if shared else cell.id))
     found = plain
     for number in range(most):
         groups = sorted(in_rounds)
@@ -104,7 +108,7 @@ def order(cells: list[Cell], run_id: str) -> list[Work]:
         for group in groups:
             for cell in in_rounds[group]:
                 if number < (rounds := _rounds(cell.suite_object)):
-                    found.append(Work(cell, cell.kind, f"{number} {group}", number, rounds))
+                    found.append(Work(cell, f"{number} {cell.kind}", f"{number} {group}", number, rounds))
     return found
 
 
