@@ -1,6 +1,7 @@
 """The conformance suite: its oracle, that right layers pass, and that each wrong one fails where it is wrong."""
 
 import json
+from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -214,6 +215,52 @@ def test_convolution_with_the_impulse_response_is_the_loop(model):
     wanted = layer.apply(layer.init(0), u, backend="reference", dtype="float64")
     found = conformance.convolved(system, u)
     np.testing.assert_allclose(found, wanted, atol=1e-12 * np.abs(wanted).max())  # powers of Lambda in float64
+
+
+def test_a_layer_of_another_kind_is_checked_without_an_oracle(own_registry):
+    @bench.register.model("gated")
+    @dataclass(frozen=True, kw_only=True)
+    class Gated(bench.Layer):
+        """x_t = z x_{t-1} + (1 - z) tanh(W u_t), z = sigmoid(V u_t): no linear system with constant Lambda."""
+
+        def initial(self, rng):
+            return {name: rng.standard_normal((self.d_model, self.d_model)) for name in "VW"}
+
+        def roles(self):
+            return {"V": "dynamics", "W": "input"}
+
+        @property
+        def state_reals(self):
+            return self.d_model
+
+        def torch_module(self, params):
+            module = torch.nn.Module()
+            for name, value in params.items():
+                module.register_parameter(name, torch.nn.Parameter(torch.tensor(value)))
+
+            def forward(u, lengths=None):
+                x, outputs = torch.zeros_like(u[:, 0]), []
+                for t in range(u.shape[1]):
+                    z = torch.sigmoid(u[:, t] @ module.V)
+                    x = z * x + (1 - z) * torch.tanh(u[:, t] @ module.W)
+                    outputs.append(x)
+                return torch.stack(outputs, 1)
+
+            module.forward = forward
+            return module
+
+    rows = conformance.check("gated", device="cpu", lengths=LENGTHS)
+    found = by_status([row for row in rows if row.backend != "jax" and row.dtype != "bfloat16"])
+    assert found["failed"] == set()
+    assert found["not asked"] == {
+        "forward = oracle", "forward = convolution", "gradients = oracle", "steps = oracle", "state handed over",
+        "state as declared", "torch = jax",
+    }  # fmt: skip
+    other = [(row.check, row.status, row.where) for row in rows if row.backend == "jax"]
+    assert other == [("all", "not asked", "Gated has no flax module")] * 2
+    (low,) = [row for row in rows if row.backend == "torch" and row.dtype == "bfloat16"]
+    assert low.status == "not asked"
+    assert "takes no bfloat16" in low.where
 
 
 @pytest.mark.parametrize(

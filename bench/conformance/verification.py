@@ -102,8 +102,8 @@ def verify(
         dict(zip(found[f"{kind} of"].tolist(), found[kind].tolist(), strict=True)) for kind in ("outputs", "gradients")
     )
     wrong = [f"{name} {error:.1e}" for name, error in (outputs | gradients).items() if not error <= limit]
-    largest = [float(np.max(list(errors.values()))) for errors in (outputs, gradients)]  # NaN if any is
-    return Verdict(not wrong, *largest, limit, f"above the limit of {limit:g}: {', '.join(wrong)}" if wrong else "")
+    y, d = (float(np.max(list(errors.values()))) for errors in (outputs, gradients))  # NaN if any is
+    return Verdict(not wrong, y, d, limit, f"above the limit of {limit:g}: {', '.join(wrong)}" if wrong else "")
 
 
 def _figures(configuration: Configuration) -> dict[str, np.ndarray]:
