@@ -2,6 +2,7 @@
 #
 #   make run            creates .venv, installs, runs the main job on generated ListOps, shows the report
 #   make test           creates .venv, installs what the tests need, runs them
+#   make perf           layers against the textbook: measures, saves, compares (minutes, on a quiet machine)
 #   make check          lint, format, types
 #   make format         rewrites files as `make check` wants them
 #
@@ -17,13 +18,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) $(PIP_ARGS)
 
-.PHONY: run test check format clean
+.PHONY: run test perf check format clean
 
 run: $(VENV)/.run
 	$(BIN)/bench run --suite stability --models rotrnn,lru $(ARGS)
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+
+perf: $(VENV)/.test
+	$(BIN)/python -m pytest -o addopts= tests/perf -m perf --benchmark-autosave $(ARGS)
 
 check: $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff check .

@@ -428,6 +428,69 @@ def test_chunks_join_without_a_seam(chunks, offset):
         assert_close(np.asarray(re) + 1j * np.asarray(im), wanted, 1e-13)
 
 
+@pytest.mark.parametrize("length", [130, 300])
+def test_segments_join_without_a_seam(length, monkeypatch):
+    """Each of 128 steps, the fewest there are."""
+    monkeypatch.setattr(torch_scan, "SEGMENT", 1)
+    arrays = draw_scan(length, "float64")
+    for found, wanted in zip(scan_in_torch(*arrays), scan_oracle(*arrays), strict=True):
+        assert_close(found, wanted, 1e-12)
+
+
+@pytest.mark.parametrize("scan", ["torch", "jax in a loop", "jax in chunks"])
+def test_the_float32_scan_keeps_its_digits_over_a_memory_of_ten_thousand_steps(scan, monkeypatch):
+    """Against a float64 loop over the same float32 Lambda, B u and C; what the parameter map loses is not its fault."""
+    rng = np.random.default_rng(8)
+    length, n = 16384, 16
+    modulus = np.linspace(0.99, 0.9999, n)
+    Lambda = (modulus * np.exp(2j * np.pi * rng.random(n))).astype(np.complex64)
+    Lambda[-1] = np.float32(0.9999)  # no turning: nothing cancels
+    v = (rng.standard_normal((length, 1, n)) + 1j * rng.standard_normal((length, 1, n)) + 0.1).astype(np.complex64)
+    C = (rng.standard_normal((3, n)) + 1j * rng.standard_normal((3, n))).astype(np.complex64)
+    pairs = parts(Lambda), parts(v), parts(np.zeros((1, n), np.complex64))
+    if scan == "torch":
+        re, im = torch_scan.scan(*(tuple(map(torch.tensor, pair)) for pair in pairs))
+    else:
+        chosen = "cpu" if scan == "jax in a loop" else "default"
+        monkeypatch.setattr(jax.lax, "platform_dependent", lambda *arguments, **by: by[chosen](*arguments))
+
+        @jax.jit  # a function of its own, so that no trace of another choice is found
+        def run(*pairs):
+            return jax_scan.scan(*pairs)
+
+        re, im = run(*pairs)
+    x, wanted = np.zeros((1, n), complex), np.empty((length, 1, n), complex)
+    for t in range(length):
+        x = Lambda.astype(complex) * x + v[t]
+        wanted[t] = x
+    found = np.asarray(re).astype(float) + 1j * np.asarray(im)
+    assert found.dtype == wanted.dtype
+    read = C.astype(complex).T
+    # 1e-4 is asked for; of the largest value
+    assert_close((found @ read).real, (wanted @ read).real, 1e-4)
+    assert_close(found[..., -1], wanted[..., -1], 1e-4)
+
+
+@pytest.mark.parametrize("length", [3, 70])
+def test_second_derivatives_of_the_parts_in_torch(length):
+    """By differences, in one step and over chunks: of the scan, and of projection, scan and projection at once."""
+    real = lambda *shape: torch.tensor(draw(shape, len(shape)) / 2).requires_grad_()  # noqa: E731
+    a = [(0.9 * torch.tensor(part)).requires_grad_() for part in (np.cos(draw(2)), np.sin(draw(2)))]
+    v, start = [real(length, 1, 2), real(length, 1, 2) * 2], [real(1, 2), real(1, 2) * 3]
+    options = {"fast_mode": True, "raise_exception": True}
+
+    def scanned(a_re, a_im, v_re, v_im, s_re, s_im):
+        return torch_scan.scan((a_re, a_im), (v_re, v_im), (s_re, s_im))
+
+    assert torch.autograd.gradgradcheck(scanned, (*a, *v, *start), **options)
+
+    def filtered(a_re, a_im, b_re, b_im, c_re, c_im, u):
+        return torch_scan.filtered((a_re, a_im), (b_re, b_im), (c_re, c_im), u)
+
+    matrices = [real(2, 3), real(2, 3) * 2, real(3, 2), real(3, 2) * 2]
+    assert torch.autograd.gradgradcheck(filtered, (*a, *matrices, real(length, 1, 3)), **options)
+
+
 def test_the_reversed_scan_of_ones_is_the_reversed_cumulative_sum():
     """As a bidirectional layer runs it: an elementary case that a wrong reversal gets wrong."""
     layer = bench.layer("lru", d_model=2, d_state=2, gamma="none", bidirectional=True)
@@ -706,6 +769,57 @@ def test_the_face_changes_no_configuration(backend):
     layer, params, u, cotangent, _ = gradient_oracle("lru")
     layer.gradients(params, u, cotangent, backend=backend, dtype="float64")
     assert configuration() == before
+
+
+BFLOAT16 = 2e-2
+"""Of the largest value. bfloat16 keeps 8 bits: u, y and each factor of a product are off by up to 2^-9 = 2e-3, the
+gradients have passed four of them; measured is below 7e-3. The reference has u rounded, and nothing else."""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", MAIN)
+def test_bfloat16_stays_outside_of_system_and_scan(name, backend):
+    layer, params, u, _, _, _ = oracle(name, "float32", "zero")
+    length = 1000 if name == "s4d" else 129  # an FFT in so few bits does not exist
+    u, options = u[:, :length], {"dtype": "bfloat16"}
+    wanted = layer.apply(params, u, backend="reference", **options)
+    y = layer.apply(params, u, backend=backend, **options)
+    assert y.dtype == wanted.dtype == np.float32
+    assert np.array_equal(y, torch.tensor(y).bfloat16().float().numpy())
+    assert_close(y, wanted, BFLOAT16)
+    assert_close(
+        layer.states(params, u[:, :129], backend=backend, **options),
+        layer.states(params, u[:, :129], backend="reference", **options),
+        BFLOAT16,
+    )
+    cotangent = draw(u.shape, 4)
+    exact = layer.gradients(params, u, cotangent, backend="torch", dtype="float64")
+    found = layer.gradients(params, u, cotangent, backend=backend, **options)
+    for key, value in exact.items():
+        assert found[key].dtype == np.float32
+        assert_close(found[key], value, BFLOAT16)
+    decode, state = layer.decoder(params, backend=backend, **options), None
+    for t in range(5):
+        y_t, state = decode(u[:, t], state)
+        assert_close(y_t, wanted[:, t], BFLOAT16 * np.max(np.abs(wanted)) / np.max(np.abs(wanted[:, t])))
+    assert state.dtype == np.complex64
+
+
+def test_the_reference_rounds_to_bfloat16_as_the_frameworks_do():
+    values = np.concatenate([draw(1000), 1 + 2.0**-8 * np.arange(5), [0, -0.0, 1e-40, 3e38]])
+    found = reference.round_input(values, "bfloat16")
+    np.testing.assert_array_equal(found, torch.tensor(values).bfloat16().double().numpy())
+    np.testing.assert_array_equal(found, np.asarray(jnp.asarray(values, jnp.float32).astype(jnp.bfloat16), float))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_kernel_is_named_by_layer_and_device(backend):
+    module = getattr(bench.backends, backend)
+    names = {name: module.kernel_name(build(name).layer, "cpu") for name in MAIN}
+    scan = {"torch": "chunked-scan", "jax": "fused-loop-scan"}[backend]
+    assert names == {"lru": scan, "rotrnn": scan, "s5": scan, "s4d": "fft"}
+    on_a_gpu = {"torch": {"triton-scan", "chunked-scan"}, "jax": {"chunked-scan"}}[backend]
+    assert module.kernel_name(build("lru").layer, "cuda:0") in on_a_gpu
 
 
 def test_a_module_trains_in_a_plain_torch_loop():

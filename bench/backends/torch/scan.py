@@ -327,11 +327,45 @@ CHUNK = 32
 """Steps inside a chunk."""
 
 
+SEGMENT = 2**20
+"""Numbers in a part of v that is done at once: then what a step reads and writes is still in the processor's cache."""
+
+
 def _chunked(a: Pair, v: Pair, start: Pair) -> Pair:
-    """Chunks side by side: first what each adds to its last state, then their starts, by the same scan over chunks,
-    then all states. Steps that fill no chunk come last."""
-    length, whole = len(v[0]), _whole(len(v[0]))
+    """Segment by segment, each in chunks."""
     x = _like(v)
+    for part in _segments(v):
+        here = x[0][part], x[1][part]
+        _scan_segment(a, (v[0][part], v[1][part]), start, here)
+        start = here[0][-1], here[1][-1]
+    return x
+
+
+def _adjoint_chunked(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair, Pair]:
+    """The same from the end."""
+    h, conjugate = _like(g), (a[0], -a[1])
+    after = torch.zeros_like(start[0]), torch.zeros_like(start[1])
+    da = torch.zeros_like(a[0]), torch.zeros_like(a[1])
+    for part in reversed(_segments(g)):
+        first = part.start
+        before = (x[0][first - 1], x[1][first - 1]) if first else start
+        pieces = ((whole[0][part], whole[1][part]) for whole in (g, x, h))
+        more = _adjoint_segment(conjugate, *pieces, before, after)
+        da = da[0] + more[0], da[1] + more[1]
+        after = h[0][first], h[1][first]
+    return h, da, _times(conjugate, after)
+
+
+def _segments(v: Pair) -> list[slice]:
+    length = len(v[0])
+    steps = max(4, SEGMENT // v[0][0].numel() // CHUNK) * CHUNK
+    return [slice(first, min(first + steps, length)) for first in range(0, length, steps)]
+
+
+def _scan_segment(a: Pair, v: Pair, start: Pair, x: Pair) -> None:
+    """Chunks side by side: first what each adds to its last state, then their starts, by the same scan over chunks,
+    then all states, written to x. Steps that fill no chunk come last."""
+    length, whole = len(v[0]), _whole(len(v[0]))
     if whole:
         v_chunks, x_chunks = _chunks(v, whole), _chunks(x, whole)
         end = _step(v_chunks, 0)
@@ -344,14 +378,11 @@ def _chunked(a: Pair, v: Pair, start: Pair) -> Pair:
         start = x[0][whole - 1], x[1][whole - 1]
     for t in range(whole, length):
         start = _advance(a, start, (v[0][t], v[1][t]), (x[0][t], x[1][t]))
-    return x
 
 
-def _adjoint_chunked(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair, Pair]:
-    """The same from the end; the gradient of a is summed on the way."""
+def _adjoint_segment(conjugate: Pair, g: Pair, x: Pair, h: Pair, start: Pair, after: Pair) -> Pair:
+    """The same from the end, from the h after it, written to h; the gradient of a is summed on the way."""
     length, whole = len(g[0]), _whole(len(g[0]))
-    conjugate, h = (a[0], -a[1]), _like(g)
-    after = torch.zeros_like(start[0]), torch.zeros_like(start[1])
     da = torch.zeros_like(start[0]), torch.zeros_like(start[1])
     for t in range(length - 1, whole - 1, -1):
         after = _advance(conjugate, after, (g[0][t], g[1][t]), (h[0][t], h[1][t]))
@@ -370,7 +401,7 @@ def _adjoint_chunked(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair
             before = _step(x_chunks, t - 1) if t else _delayed(_step(x_chunks, CHUNK - 1), start)
             _add_conjugate_product(da, before, after)
         total = total[0] + da[0].sum((0, 1)), total[1] + da[1].sum((0, 1))
-    return h, total, _times(conjugate, (h[0][0], h[1][0]))
+    return total
 
 
 def _whole(length: int) -> int:
