@@ -16,6 +16,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 app = typer.Typer(
@@ -48,7 +49,7 @@ def run(
         Listed, typer.Option("--set", help="OPTION=V,.. of the suite, of models or tasks; MODEL.OPTION=V.")
     ] = None,
     preset: Annotated[str | None, typer.Option(help="quick, default.  [default: quick on a CPU]")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Holds batch x length constant: --set tokens=N.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Holds batch x length at this number.")] = None,
     match: Annotated[
         str | None, typer.Option(help="params, state or flops: sets d_state of the others to the first model's size.")
     ] = None,
@@ -85,10 +86,8 @@ def run(
         "suite": suite, "models": models, "backends": backends, "device": device, "dtypes": dtypes, "tasks": tasks,
         "depths": depths, "seeds": seeds, "set": settings, "preset": preset, "variants": variants or None,
         "plugin": plugin, "data": data, "out": out, "run": name, "jobs": jobs, "shard": shard, "timeout": timeout,
-        "params": params, "match": match, "compile": compile_ or None,
+        "params": params, "tokens": tokens, "match": match, "compile": compile_ or None,
     }  # fmt: skip
-    if tokens is not None:
-        given["set"] = [*(settings or []), f"tokens={tokens}"]
     with _warnings_as_lines():
         try:
             prepared = runner.prepare_either(file, given, resume, retry, allow_changed_code)
@@ -201,9 +200,11 @@ def check(
         from bench import conformance
 
         asked = split_list(dtypes) if dtypes else ["float32", "bfloat16"]
-        rows = conformance.check(
-            model, backends=split_list(backends) if backends else None, dtypes=asked, device=device
-        )
+        named = split_list(backends) if backends else None
+        with Console(stderr=True).status("") as status:  # a check takes up to a minute a backend
+            rows = conformance.check(
+                model, backends=named, dtypes=asked, device=device, begun=lambda what: status.update(escape(what))
+            )
     except (ValueError, Missing) as error:
         _refuse(error)
     _show([conformance.table(model, rows)], as_json)

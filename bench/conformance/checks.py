@@ -527,12 +527,13 @@ def check(
     dtypes: Iterable[str] = ("float32", "bfloat16"),
     device: str = "auto",
     lengths: Sequence[int] = LENGTHS,
+    begun: Callable[[str], None] = lambda what: None,
 ) -> list[Row]:
     """All checks of a registered model, failures first. `model` may carry options, `lru[gamma=tied]`; d_model is 8.
 
     Without `backends` those that are installed. In bfloat16 only the error against float64 is asked. `device` is auto,
     cpu, cuda or cuda:N. ValueError for an unknown name, option, backend, dtype or device; `Missing` where a backend
-    that was named is not installed.
+    that was named is not installed. `begun` is told of every check before it runs.
     """
     plain, options = parse_name(model)
     layer: Layer = build(f"model {plain}", registry.find("model", plain), {"d_model": 8} | options)
@@ -572,6 +573,7 @@ def check(
         for subject in subjects:
             checks = CHECKS if dtype in LIMITS else {"error against float64": _bfloat16}
             for check_name, function in checks.items():
+                begun(f"{model}: {check_name}, {subject.name}, {dtype}")
                 rows.append(_row(check_name, subject.name, dtype, partial(function, subject)))
         if dtype in LIMITS:
             rows.append(_row("torch = jax", ", ".join(names), dtype, partial(_both, subjects)))
