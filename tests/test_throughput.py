@@ -1,0 +1,297 @@
+"""The suites `throughput` and `memory` from the command to the tables, and sizes that are matched."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import bench
+from bench import plan
+from bench.contract import View
+from bench.matching import count
+from bench.measure.workload import Workload
+from bench.options import parse_name
+from bench.report import overview
+from bench.report.blocks import Note, Table
+from suites.memory.suite import Memory, disagreement
+from suites.throughput.report import blocks
+from suites.throughput.suite import Throughput
+
+TINY = {"batch": 2, "d_model": 8, "length": [16, 64]}
+
+
+def run(tmp_path_factory, **asked) -> pd.DataFrame:
+    folder = bench.run(device="cpu", out=tmp_path_factory.mktemp("runs"), run="run", **asked)
+    return bench.read_results(folder)
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory) -> pd.DataFrame:
+    modes = {"mode": ["forward", "train", "decode"], "rounds": 2, "budget": 0.1}
+    return run(tmp_path_factory, suite="throughput", models="lru,s4d", set=TINY | modes)
+
+
+@pytest.fixture(scope="module")
+def timed_in_jax(tmp_path_factory) -> pd.DataFrame:
+    modes = {"mode": ["train", "decode"], "rounds": 1, "budget": 0.1}
+    return run(tmp_path_factory, suite="throughput", models="lru", backends="jax", set=TINY | {"length": 16} | modes)
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory) -> pd.DataFrame:
+    asked = {"batch": 4, "d_model": 64, "length": [1024, 4096], "mode": ["forward", "train"]}
+    return run(tmp_path_factory, suite="memory", models="lru", backends="torch,jax", set=asked)
+
+
+def test_every_cell_is_timed_and_its_layer_verified(timed):
+    assert set(timed["status"]) <= {"ok", "unconverged"}
+    assert timed["cell_id"].nunique() == 12
+    assert timed["verified"].all()
+    assert set(timed["mode"]) == {"forward", "train", "decode"}
+    assert set(timed["batch"]) == {2}
+    assert set(timed["kernel"]) == {"chunked-scan", "fft"}
+
+
+def test_raw_samples_are_kept_with_their_process(timed):
+    samples = timed[timed["metric"] == "time"]
+    assert (samples["value"] > 0).all()
+    per_process = samples.groupby(["cell_id", "process"])["sample"]
+    assert per_process.ngroups == 24
+    assert (per_process.nunique() == per_process.size()).all()
+    assert (per_process.size() >= 6).all()
+
+
+def test_a_rate_is_tokens_over_the_median(timed):
+    for (_, process), rows in timed.groupby(["cell_id", "process"]):
+        median = rows.loc[rows["metric"] == "time", "value"].median()
+        rate = rows.loc[rows["metric"] == "tokens_per_s", "value"].item()
+        first = rows.iloc[0]
+        tokens = first["batch"] * (1 if first["mode"] == "decode" else first["length"])
+        assert rate == pytest.approx(tokens / median), process
+
+
+def test_what_cannot_be_had_is_null_with_its_reason(timed):
+    compiling = timed[timed["metric"] == "compile_time"]
+    assert compiling["value"].isna().all()
+    assert compiling["message"].str.contains("nothing is compiled|not within").all()
+    sequences = timed[(timed["metric"] == "sequences_per_s") & (timed["mode"] == "decode")]
+    assert sequences["value"].isna().all()
+
+
+def test_compiling_and_the_first_call_are_figures_of_their_own(timed_in_jax):
+    """Of a gradient over time the first call took a thousand times the steady one."""
+    median = timed_in_jax[timed_in_jax["metric"] == "time"].groupby("cell_id")["value"].median()
+    compiling = timed_in_jax[timed_in_jax["metric"] == "compile_time"].set_index("cell_id")["value"]
+    assert (compiling > 10 * median).all()
+    assert timed_in_jax["compiled"].all()
+    assert {json.loads(text)["compile_cache"] for text in timed_in_jax["facts"]} == {"off"}
+
+
+def test_nothing_is_compiled_while_it_is_timed(timed_in_jax):
+    assert (timed_in_jax.loc[timed_in_jax["metric"] == "compilations_while_timed", "value"] == 0).all()
+
+
+def test_the_machine_is_described_in_every_row(timed):
+    for text in timed["facts"].unique():
+        states = json.loads(text)["machine"]
+        assert len(states) == 2
+        assert all(
+            {"load_1m", "steal", "other", "clock_mhz", "throttled", "repeated"} == set(state) for state in states
+        )
+
+
+def test_the_report_has_speed_by_mode_scaling_and_what_starting_costs(timed):
+    found = blocks(timed, View(baseline="s4d"))
+    titles = [block.title for block in found if isinstance(block, Table)]
+    assert [title.split(" (")[0] for title in titles] == [
+        "Time of a forward pass", "Time of a training step", "Time of one step of decoding",
+        "Exponent of time over length", "Lengths at which models break even",
+        "Before the steady state: compiling, the first call, and agreement with the oracle",
+    ]  # fmt: skip
+    forward = found[0]
+    assert isinstance(forward, Table)
+    speed = forward.columns.index("speed")
+    assert [row[speed] for row in forward.rows if row[0] == "s4d"] == ["1", "1"]
+    assert all("[" in row[speed] for row in forward.rows if row[0] == "lru")
+    assert any("against s4d" in note for note in forward.notes)
+
+
+def test_the_speed_that_is_shown_is_the_ratio_of_medians(timed):
+    table = blocks(timed, View())[0]
+    assert isinstance(table, Table)
+    samples = timed[(timed["metric"] == "time") & (timed["mode"] == "forward") & (timed["length"] == 16)]
+    medians = samples.groupby(["model", "process"])["value"].median().groupby("model").median()
+    row = next(row for row in table.rows if row[0] == "s4d" and row[table.columns.index("length")] == "16")
+    shown = float(row[table.columns.index("speed")].split(" [")[0].replace(",", ""))
+    assert shown == pytest.approx(medians["lru"] / medians["s4d"], rel=0.01)
+
+
+def test_an_unknown_baseline_is_said_and_the_first_model_taken(timed):
+    first = blocks(timed, View(baseline="gru"))[0]
+    assert isinstance(first, Note)
+    assert first.text == "--baseline gru: no such model was timed; compared with lru"
+
+
+def test_cells_that_the_oracle_contradicts_are_left_out_unless_asked(timed):
+    doubtful = timed.copy()
+    bad = doubtful["model"] == "s4d"
+    doubtful.loc[bad & doubtful["verified"].notna(), "verified"] = False
+    shown = overview.report(doubtful, [])
+    assert any(isinstance(block, Note) and "6 cells are left out" in block.text for block in shown)
+    assert models_timed(shown) == {"lru"}
+    assert models_timed(overview.report(doubtful, [], unverified=True)) == {"lru", "s4d"}
+
+
+def models_timed(blocks) -> set[str]:
+    tables = [block for block in blocks if isinstance(block, Table) and block.title.startswith("Time")]
+    return {row[0] for table in tables for row in table.rows}
+
+
+def test_peaks_are_what_the_arrays_of_a_pass_take(held):
+    """States alone, two reals of four bytes, are a lower bound; of what is alive at once there is no tenfold."""
+    assert set(held["status"]) == {"ok"}
+    for (_, length, mode), rows in held.groupby(["cell_id", "length", "mode"]):
+        states = 4 * length * 128 * 4
+        peaks = rows[rows["metric"].isin(["peak_system", "peak_allocator"])]["value"].dropna()
+        assert len(peaks) >= 1
+        assert (peaks > states).all(), mode
+        assert (peaks < 10 * states + 2**23).all(), mode
+
+
+def test_the_systems_figure_and_the_allocators_agree_about_large_arrays(held):
+    rows = held[(held["length"] == 4096) & (held["mode"] == "forward")]
+    system = rows[rows["metric"] == "peak_system"].set_index("backend")["value"]
+    allocator = rows[rows["metric"] == "peak_allocator"].set_index("backend")["value"]
+    compiler = rows[rows["metric"] == "predicted_compiler"].set_index("backend")["value"]
+    assert system["torch"] == pytest.approx(allocator["torch"], rel=0.2)
+    assert system["jax"] == pytest.approx(compiler["jax"], rel=0.2)
+
+
+def test_memory_that_was_never_measured_is_null_and_not_0(held):
+    rows = held[(held["backend"] == "jax") & (held["metric"] == "peak_allocator")]
+    assert rows["value"].isna().all()
+    assert set(rows["message"]) == {"jax has no allocator statistics on this device"}
+    notes = [block.text for block in Memory().report(held, View()) if isinstance(block, Note)]
+    assert "jax, allocator: not measured, jax has no allocator statistics on this device." in notes
+
+
+def test_figures_that_disagree_say_so():
+    assert disagreement(119.0, 100.0) == ""
+    assert disagreement(121.0, 100.0) == "1.21 x the measured peak"
+    assert disagreement(5.0, None) == ""
+
+
+def test_the_report_of_memory_says_how_it_grows(held):
+    tables = {block.title.split(" (")[0]: block for block in Memory().report(held, View()) if isinstance(block, Table)}
+    growth = tables["How memory grows"]
+    exponents = [float(row[growth.columns.index("exponent")]) for row in growth.rows]
+    assert len(exponents) == 4
+    assert all(0.7 < value < 1.15 for value in exponents), exponents
+
+
+@pytest.mark.parametrize("suite", [Throughput, Memory])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tokens": 1000, "length": 256}, "1000"),
+        ({"length": 0}, "length must be at least 1, not 0"),
+        ({"batch": 0}, "batch must be at least 1, not 0"),
+        ({"tokens": -1, "length": 1}, "-1"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(suite, options, says):
+    with pytest.raises(ValueError, match=says):
+        suite(**options)
+
+
+def test_tokens_hold_batch_times_length_constant():
+    cells = plan.cells(plan.Request.parse(suite="throughput", models="lru", tokens=65536, set={"length": [1024, 4096]}),
+                       "cpu", "default")  # fmt: skip
+    assert {(cell.suite_object.rows, cell.factors["length"]) for cell in cells} == {(64, 1024), (16, 4096)}
+
+
+def sizes(by: str, models: str, **options):
+    request = plan.Request.parse(suite="throughput", models=models, match=by, **options)
+    return [(cell, cell.match) for cell in plan.cells(request, "cpu", "quick") if cell.factors["length"] == 1024
+            and cell.factors["mode"] == "train"]  # fmt: skip
+
+
+@pytest.mark.parametrize("by", ["params", "flops"])
+def test_matched_sizes_are_within_two_per_cent_where_heads_and_pairs_allow(by):
+    cells = sizes(by, "s5,lru,s4d,rotrnn[heads=1]", set={"d_model": 128})
+    target = cells[0][1]["target"]
+    for cell, match in cells:
+        assert match["by"] == by
+        assert match["size"] == pytest.approx(target, rel=0.02), cell.model
+    if by == "params":
+        assert [count(cell.layer) for cell, _ in cells] == [match["size"] for _, match in cells]
+
+
+def test_the_nearest_size_is_taken_where_none_fits():
+    (_, _), (cell, match) = sizes("state", "lru,s4d")
+    assert cell.layer.state_reals == match["size"] == 2 * 64  # one pair of a channel is the least that S4D carries
+    (_, _), (cell, match) = sizes("params", "lru,rotrnn")
+    others = [count(bench.layer("rotrnn", d_model=64, d_state=cell.layer.d_state + d).layer) for d in (-64, 64)]
+    assert abs(match["size"] - match["target"]) <= min(abs(other - match["target"]) for other in others)
+    assert parse_name(cell.model)[0] == "rotrnn"
+
+
+def test_matched_sizes_are_in_every_row_and_under_every_table(tmp_path_factory):
+    one = {"batch": 1, "d_model": 8, "length": 8, "mode": "forward", "rounds": 1, "budget": 0.05}
+    results = run(tmp_path_factory, suite="throughput", models="lru,s4d", match="params", set=one)
+    facts = [json.loads(text)["match"] for text in results["facts"]]
+    assert {found["by"] for found in facts} == {"params"}
+    tables = [block for block in overview.report(results, []) if isinstance(block, Table)]
+    timings = [table for table in tables if table.title.startswith(("Time", "Before"))]
+    assert timings
+    assert all(any(note.startswith("Sizes matched by params") for note in table.notes) for table in timings)
+
+
+def test_a_size_that_is_matched_and_given_is_refused():
+    with pytest.raises(ValueError, match="--match params sets the d_state of s5"):
+        sizes("params", "lru,s5[d_state=64]")
+
+
+def test_a_matched_cell_is_the_cell_that_has_these_options_anyway():
+    (_, _), (cell, _) = sizes("params", "lru,s4d")
+    asked = plan.Request.parse(suite="throughput", models=f"lru,{cell.model}")
+    assert cell.id in {other.id for other in plan.cells(asked, "cpu", "quick")}
+
+
+def test_a_whole_network_is_a_part_that_can_be_timed(tmp_path_factory):
+    one = {"batch": 2, "d_model": 8, "length": 8, "mode": ["train", "decode"], "rounds": 1, "budget": 0.05}
+    results = run(tmp_path_factory, suite="throughput", models="lru", depths=2, set=one | {"part": "network"})
+    statuses = results.drop_duplicates("cell_id").set_index("mode")["status"]
+    assert statuses.dropna().loc["train"] in ("ok", "unconverged")
+    assert "unsupported" in set(results["status"])
+    params = results["params"].dropna().unique()
+    workload = Workload(
+        layer=bench.layer("lru", d_model=8).layer, depth=2, part="network", mode="train", batch=2, length=8
+    )
+    assert int(params[0]) == sum(w.size for w in workload.weights("lru", 0).values())
+
+
+def test_a_step_of_the_layers_alone_moves_what_recipes_train():
+    """torch and jax take the same step: the weights after it agree."""
+    from bench.backends import load
+
+    layer = bench.layer("rotrnn", d_model=4, d_state=8, heads=2, normaliser="frozen").layer
+    workload = Workload(layer=layer, depth=2, part="layer", mode="train", batch=2, length=9)
+    weights = workload.weights("rotrnn", 0)
+    inputs = workload.inputs(np.random.default_rng(0))
+    programs = {name: load(name).Program(workload, weights, inputs, "float32", "cpu") for name in ("torch", "jax")}
+    for program in programs.values():
+        program.build()
+        program.place()
+        for _ in range(3):
+            program.launch()
+        program.wait()
+    jax_weights = {name: np.asarray(value) for name, value in programs["jax"].arguments[0].items()}
+    found = {name: p.detach().numpy() for name, p in programs["torch"].named.items()}
+    assert jax_weights.keys() == workload.groups().keys()
+    for name, value in jax_weights.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
+        assert np.any(value != weights[name].astype(np.float32)), name
