@@ -39,6 +39,7 @@ class Request:
     variants: bool = False
     plugin: list[str] = dataclasses.field(default_factory=list)
     data: str | None = None
+    tokens: int | None = None
     match: str | None = None
     compile: bool = False
 
@@ -68,6 +69,9 @@ class Request:
         for name in ("variants", "compile"):
             flag = values.get(name, False)
             require(isinstance(flag, bool), f"--{name} is {flag!r}: true or false")
+        tokens = values.get("tokens", 1)
+        whole = isinstance(tokens, int) and not isinstance(tokens, bool)
+        require(whole and tokens >= 1, f"--tokens is {tokens!r}: a whole number, at least 1")
         if values.get("match", matching.CRITERIA[0]) not in matching.CRITERIA:
             raise unknown("size in --match", values["match"], matching.CRITERIA)
         values["set"] = parse_settings(values.get("set", {}))
@@ -182,11 +186,11 @@ class Cell:
         return build(f"suite {self.suite}", registry.find("suite", self.suite), options)
 
     @property
-    def trained(self) -> int | None:
-        """How many numbers the cell's network trains; None without a task."""
+    def trained(self) -> int:
+        """How many numbers the cell's network trains; without a task those of its layers alone."""
         task, layer = self.task_object, self.layer
         if task is None:
-            return None
+            return self.depth * matching.count(layer)
         network = Network.of(layer, self.depth, task)
         roles = network.roles()
         return sum(w.size for name, w in network.initial(self.plain_model, 0).items() if roles[name] != "constant")
@@ -261,6 +265,11 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
     factors: dict[str, list[Any]] = {key: value for key, value in values.items() if key in own}
     factors |= {key: [value] for key, value in convert(f"suite {name}", suite, given).items()}
     factors |= settings.pick(name, own)
+    if request.tokens is not None:
+        require("tokens" in own, f"--tokens: the suite {name} has no batch that could hold batch x length constant")
+        twice = factors.get("tokens") not in (None, values.get("tokens"))
+        require(not twice, "--tokens and --set tokens: give one of them")
+        factors["tokens"] = [request.tokens]
 
     tasks = request.tasks or values.get("tasks", [])
     depths = request.depths or values.get("depths", [1])

@@ -309,29 +309,33 @@ def measure(prepared: Prepared, progress: local.Progress) -> dict[str, str]:
 
 def plan_blocks(prepared: Prepared, out: Path) -> list[Block]:
     """The cells as a table, with parameters, state sizes, and the time that cells of their kind took before."""
-    rows, seconds = [], _durations(out)
+    seconds = _durations(out)
+    rows: list[list[str]] = []
     sizes: dict[tuple, tuple[str, str]] = {}
+    factors = [{"d_model": cell.d_model} | dict(cell.factors) for cell in prepared.todo]
+    names = dict.fromkeys(name for found in factors for name in found)
+    varying = [name for name in names if len({str(found.get(name)) for found in factors}) > 1]
     total, unknown_cells = 0.0, 0
-    for cell in prepared.todo:
+    for cell, found in zip(prepared.todo, factors, strict=True):
         key = (cell.model, cell.depth, cell.task, cell.d_model)
         if key not in sizes:
-            trained = cell.trained
-            sizes[key] = ("-" if trained is None else f"{trained:,}", f"{cell.layer.state_reals:,}")
+            sizes[key] = (f"{cell.trained:,}", f"{cell.layer.state_reals:,}")
         took = seconds.get(cell.kind)
         total, unknown_cells = total + (took or 0), unknown_cells + (took is None)
         rows.append(
             [
                 cell.id, cell.suite, cell.model, cell.backend, cell.device, cell.dtype, cell.task or "-",
-                str(cell.depth), str(cell.seed), *sizes[key], "-" if took is None else f"{took:.0f}",
+                *(str(found.get(name, "-")) for name in varying), str(cell.depth), str(cell.seed), *sizes[key],
+                "-" if took is None else f"{took:.0f}",
             ]
         )  # fmt: skip
     estimate = f"about {total / prepared.jobs:.0f} s with {prepared.jobs} at a time"
     if unknown_cells:
         estimate += f", and {unknown_cells} cells of kinds that have not run yet" if total else ""
         estimate = estimate if total else "no time estimate: no cell of these kinds has run yet"
-    heads = ["cell", "suite", "model", "backend", "device", "dtype", "task", "depth", "seed", "parameters",
+    heads = ["cell", "suite", "model", "backend", "device", "dtype", "task", *varying, "depth", "seed", "parameters",
              "state reals", "seconds"]  # fmt: skip
-    return [Table(f"Plan: {len(rows)} cells", heads, rows, notes=[estimate], numeric=heads[7:])]
+    return [Table(f"Plan: {len(rows)} cells", heads, rows, notes=[estimate], numeric=heads[7 + len(varying) :])]
 
 
 def _durations(out: Path) -> dict[str, float]:

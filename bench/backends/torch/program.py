@@ -92,22 +92,22 @@ class Program:
         module: nn.Module
         if self.workload.part == "network":
             module = Classifier(self.workload.network, dict(self.weights), self.dtype).to(self.device)
-            named = dict(module.named_parameters())
+            self.named = dict(module.named_parameters())
             arguments = (self.u, placed["lengths"])
         else:
             module = Stack(self.workload, self.weights, self.dtype).to(self.device)
-            named, arguments = module.named(), (self.u,)
+            self.named, arguments = module.named(), (self.u,)
         run = self._compiled(module)
         if self.workload.mode == "forward":
             self._call = lambda: self._forward(run, arguments)
-            self.held = [*named.values(), *placed.values()]
+            self.held = [*self.named.values(), *placed.values()]
             return
-        self.optimizer, factors = adamw(RECIPE, self.workload.groups(), named)
+        self.optimizer, factors = adamw(RECIPE, self.workload.groups(), self.named)
         for group, factor in zip(self.optimizer.param_groups, factors, strict=True):
             group["lr"] = RECIPE.rate * factor
         goal = placed["targets"].long() if self.workload.part == "network" else placed["cotangent"]
         self._call = lambda: self._train(run, arguments, goal)
-        self.held = [*named.values(), *placed.values()]
+        self.held = [*self.named.values(), *placed.values()]
 
     def _place_decoder(self) -> None:
         own = [layer_weights(self.weights, i) for i in range(self.workload.depth)]
