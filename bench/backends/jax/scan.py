@@ -100,7 +100,7 @@ def filtered(Lambda: Pair, B: Pair, C: Pair, u: Array) -> Array:
     Lambda (n,), B (n, d_model), C (d_model, n). u, and what stands in for y in the backward pass, meet the matrices in
     u's dtype; sums and states are in Lambda's. Between the passes u and the states are kept, nothing else.
     """
-    return _filtered(jax.config.jax_default_matmul_precision, Lambda, B, C, u)
+    return _filtered(jax.config.jax_default_matmul_precision, Lambda, B, C, u)  # type: ignore[attr-defined]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -335,8 +335,8 @@ def _chunked(a: Pair, v: Pair, start: Pair) -> Pair:
     """Segment by segment, each in chunks."""
     x = _like(v)
     for part in _segments(v):
-        here = x[0][part], x[1][part]
-        _scan_segment(a, (v[0][part], v[1][part]), start, here)
+        here = _part(x, part)
+        _scan_segment(a, _part(v, part), start, here)
         start = here[0][-1], here[1][-1]
     return x
 
@@ -349,8 +349,7 @@ def _adjoint_chunked(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair
     for part in reversed(_segments(g)):
         first = part.start
         before = (x[0][first - 1], x[1][first - 1]) if first else start
-        pieces = ((whole[0][part], whole[1][part]) for whole in (g, x, h))
-        more = _adjoint_segment(conjugate, *pieces, before, after)
+        more = _adjoint_segment(conjugate, _part(g, part), _part(x, part), _part(h, part), before, after)
         da = da[0] + more[0], da[1] + more[1]
         after = h[0][first], h[1][first]
     return h, da, _times(conjugate, after)
@@ -360,6 +359,10 @@ def _segments(v: Pair) -> list[slice]:
     length = len(v[0])
     steps = max(4, SEGMENT // v[0][0].numel() // CHUNK) * CHUNK
     return [slice(first, min(first + steps, length)) for first in range(0, length, steps)]
+
+
+def _part(x: Pair, part: slice) -> Pair:
+    return x[0][part], x[1][part]
 
 
 def _scan_segment(a: Pair, v: Pair, start: Pair, x: Pair) -> None:
