@@ -79,6 +79,8 @@ class Memory(Suite):
         weights = workload.weights(cell.cell.plain_model, cell.cell.seed)
         params = sum(weights[name].size for name in workload.groups())
         cell.describe(batch=self.rows, length=self.length, mode=self.mode, params=params)
+        if self.mode == "decode":
+            cell.describe(kernel="step")
 
         # what a first call loads and allocates once and for all is not the cell's: a small one comes before
         small = self._program(cell, dataclasses.replace(workload, batch=1, length=min(8, self.length)))

@@ -98,6 +98,8 @@ class Throughput(Suite):
         weights = workload.weights(cell.cell.plain_model, cell.cell.seed)
         params = sum(weights[name].size for name in workload.groups())
         cell.describe(batch=self.rows, length=self.length, mode=self.mode, params=params)
+        if self.mode == "decode":
+            cell.describe(kernel="step")
         inputs = workload.inputs(cell.generator("throughput", self.mode, self.rows, self.length))
         program = cell.backend.Program(
             workload, weights, inputs, cell.cell.dtype, cell.device, compile=cell.cell.compiled

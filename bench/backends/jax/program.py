@@ -12,8 +12,8 @@ import numpy as np
 import optax
 from jax import Array
 
-from bench.backends.jax.device import computing, find, get, put
-from bench.backends.jax.layer import layer_module, stateful_outputs, system
+from bench.backends.jax.device import PARAMETER_DTYPES, computing, find, get, put
+from bench.backends.jax.layer import decode_step, layer_module, system
 from bench.backends.jax.network import Classifier
 from bench.backends.jax.training import adam, adamw
 from bench.contract import CompileFailed, DiagonalSystem
@@ -71,13 +71,13 @@ class Program:
     def _function(self) -> tuple[Callable, tuple[int, ...], Callable[[], tuple]]:
         """What is compiled, which of its arguments it gives back anew as its first outputs, and what makes them."""
         workload, dtype = self.workload, self.dtype
-        weights = {name: np.asarray(value) for name, value in self.weights.items()}
+        weights = {name: np.asarray(value, PARAMETER_DTYPES[dtype]) for name, value in self.weights.items()}
 
         def inputs() -> dict[str, Array]:
             return {name: put(value, self.device, dtype) for name, value in self.inputs.items()}
 
         def placed() -> dict[str, Array]:
-            return {name: put(value, self.device, dtype) for name, value in weights.items()}
+            return {name: put(value, self.device) for name, value in weights.items()}
 
         if workload.mode == "forward":
             return lambda weights, x: (_run(workload, dtype, weights, x),), (), lambda: (placed(), inputs())
@@ -94,7 +94,8 @@ class Program:
         def begin() -> tuple:
             systems = [jax.tree.map(lambda x: put(x, self.device), built) for built in self.systems]
             shapes = [((workload.batch, *built.Lambda.shape), built.D.dtype) for built in systems]
-            return [(jnp.zeros(*shape), jnp.zeros(*shape)) for shape in shapes], systems, inputs()["u"]
+            states = [(jnp.zeros(*shape), jnp.zeros(*shape)) for shape in shapes]
+            return states, systems, inputs()["u"][:, 0]
 
         return _decode, (0,), begin
 
@@ -103,7 +104,7 @@ class Program:
         layer = self.workload.layer
         with computing(self.dtype, self.device):
             params = {
-                name: put(np.asarray(value), self.device, self.dtype)
+                name: put(np.asarray(value, PARAMETER_DTYPES[self.dtype]), self.device)
                 for name, value in layer_weights(self.weights, block).items()
             }
             return jax.tree.map(get, jax.jit(lambda params: system(layer, params))(params))
@@ -177,7 +178,7 @@ def _train(
 def _decode(states: list, systems: list, u: Array) -> tuple[list, Array]:
     after = []
     for built, state in zip(systems, states, strict=True):
-        u, last = stateful_outputs(built, u, state)
+        u, last = decode_step(built, u, state)
         after.append(last)
     return after, u
 

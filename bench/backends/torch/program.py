@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from bench.backends.torch.device import find, put
-from bench.backends.torch.layer import layer_module, stateful_outputs, system
+from bench.backends.torch.device import PARAMETER_DTYPES, find, put
+from bench.backends.torch.layer import decode_step, layer_module, system
 from bench.backends.torch.network import Classifier
 from bench.backends.torch.training import adamw
 from bench.contract import CompileFailed
@@ -118,12 +118,13 @@ class Program:
                 )  # type: ignore[arg-type]
                 for params in own
             ]
+        self.u = self.u[:, 0]
         self.states: list = [None] * len(systems)
 
         def step(u: Tensor, states: list) -> tuple[Tensor, list]:
             after = []
             for built, state in zip(systems, states, strict=True):
-                u, last = stateful_outputs(built, u, state)
+                u, last = decode_step(built, u, state)
                 after.append(last)
             return u, after
 
