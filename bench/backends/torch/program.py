@@ -111,13 +111,10 @@ class Program:
 
     def _place_decoder(self) -> None:
         own = [layer_weights(self.weights, i) for i in range(self.workload.depth)]
+        kept = PARAMETER_DTYPES[self.dtype]
+        tensors = [{name: put(value, self.device).to(kept) for name, value in params.items()} for params in own]
         with torch.no_grad():
-            systems = [
-                system(
-                    self.workload.layer, {name: put(value, self.device, self.dtype) for name, value in params.items()}
-                )  # type: ignore[arg-type]
-                for params in own
-            ]
+            systems = [system(self.workload.layer, params) for params in tensors]
         self.u = self.u[:, 0]
         self.states: list = [None] * len(systems)
 
