@@ -29,7 +29,8 @@ ROUNDING = {"float32": 1e-5, "float64": 1e-12}
 
 LIMITS = {"float32": 2e-4, "float64": 1e-8}
 """Of the largest entry, against float64 loops over the same rounded parameters: 1e-8 leaves the parameter map its
-conditioning, and 2e-4 is that in float32, where Lambda^t keeps 6e-8 times the memory of the slowest state."""
+conditioning, and 2e-4 is that in float32, where Lambda^t keeps 6e-8 times the memory of the slowest state. Where that
+is passed, what the map to a system in float32 alone would do is added: see `Oracle.rounding`."""
 
 PADDING_LIMIT = {"float32": 1e-5, "float64": 1e-12}
 """Of the largest logit: the sums over time of a longer array are the same numbers in another order."""
@@ -70,6 +71,7 @@ class Problem:
         self.model, self.layer, self.dtype, self.device, self.lengths = model, layer, dtype, device, lengths
         self.params = layer.initial(generator(0, "weights", model, 0))
         self._expected: dict[int, Expected] = {}
+        self._rounding: dict[int, dict[str, float]] = {}
 
     @property
     def middle(self) -> int:
@@ -105,6 +107,16 @@ class Problem:
         if length not in self._expected:
             self._expected[length] = self.oracle.expected(self.input(length), self.cotangent(length))
         return self._expected[length]
+
+    def allowed(self, length: int, name: str) -> float:
+        """The limit for y, u or a parameter where 2e-4 is passed: and what float32 makes of the system alone."""
+        if self.dtype == "float64":
+            return LIMITS[self.dtype]
+        if length not in self._rounding:
+            self._rounding[length] = self.oracle.rounding(
+                self.dtype, self.input(length), self.cotangent(length), self.expected(length)
+            )
+        return LIMITS[self.dtype] + self._rounding[length][name]
 
 
 class Subject:
@@ -260,7 +272,7 @@ def _lengths(subject: Subject) -> Outcome:
 def _forward(subject: Subject) -> Outcome:
     subject.problem.diagonal()
     found = [(n, subject.output(n), subject.problem.expected(n).y) for n in subject.problem.lengths]
-    return _compared(found, LIMITS[subject.dtype])
+    return _compared(found, subject.problem)
 
 
 @_named("forward = convolution")
@@ -270,7 +282,7 @@ def _convolution(subject: Subject) -> Outcome:
     for length in subject.problem.lengths:
         if length <= CONVOLVED:
             found.append((length, subject.output(length), convolved(oracle.system, subject.problem.input(length))))
-    return _compared(found, LIMITS[subject.dtype])
+    return _compared(found, subject.problem)
 
 
 CONVOLVED = 1000
@@ -297,7 +309,7 @@ def _steps(subject: Subject) -> Outcome:
         return Outcome(np.inf, LIMITS[subject.dtype], "two identical loops differ")
     system = problem.oracle.system
     wanted = reference.scan(system, u, reference.zero_state(system, 2))
-    outcome = _compared([(steps, y, reference.output(system, system.C, wanted) + system.D * u)], LIMITS[subject.dtype])
+    outcome = _compared([(steps, y, reference.output(system, system.C, wanted) + system.D * u)], problem)
     error = _complex_error(state, wanted[:, -1])
     return outcome if error <= outcome.measured else Outcome(error, outcome.limit, "the last state")
 
@@ -326,16 +338,15 @@ def _handed_over(subject: Subject) -> Outcome:
 @_named("gradients = oracle")
 def _gradients(subject: Subject) -> Outcome:
     subject.problem.diagonal()
-    errors: dict[str, float] = {}
+    errors: dict[tuple[str, int], float] = {}
     for length in subject.gradient_lengths:
         found = subject.problem.oracle.gradient_errors(subject.gradients(length), subject.problem.expected(length))
-        errors |= {f"{name} at length {length}": error for name, error in found.items()}
-    outcome, wrong = (
-        _worst(errors, LIMITS[subject.dtype]),
-        dict.fromkeys(what.partition(" ")[0] for what, error in errors.items() if not error <= LIMITS[subject.dtype]),
-    )
+        errors |= {(name, length): error for name, error in found.items()}
+    limits = {(name, n): _limit(subject.problem, n, name, error) for (name, n), error in errors.items()}
+    worst = max(errors, key=lambda key: (np.isnan(errors[key]), errors[key] / limits[key]))
+    wrong = dict.fromkeys(key[0] for key in errors if not errors[key] <= limits[key])
     told = f"; above the limit: {', '.join(wrong)}" if wrong else ""
-    return dataclasses.replace(outcome, where=outcome.where + told)
+    return Outcome(errors[worst], limits[worst], f"{worst[0]} at length {worst[1]}{told}")
 
 
 @_named("gradients finite, none zero")
@@ -685,19 +696,26 @@ def convolved(system: Any, u: np.ndarray) -> np.ndarray:
     return y
 
 
-def _compared(found: list[tuple[int, np.ndarray, np.ndarray]], limit: float) -> Outcome:
+def _compared(found: list[tuple[int, np.ndarray, np.ndarray]], problem: Problem) -> Outcome:
     """The worst over (length, found, wanted), and the first length at which an error passes the limit, from which t."""
     if not found:
         raise NotAsked("no length is short enough")
     errors = {length: _over_time(y, wanted) for length, y, wanted in found}
     largest = {length: float(np.max(error)) for length, error in errors.items()}  # NaN if any is
-    length = max(largest, key=lambda key: (np.isnan(largest[key]), largest[key]))
+    limits = {length: _limit(problem, length, "y", error) for length, error in largest.items()}
+    length = max(largest, key=lambda key: (np.isnan(largest[key]), largest[key] / limits[key]))
     where = f"length {length}, t = {int(np.argmax(errors[length]))}"
-    wrong = [length for length in largest if not largest[length] <= limit]
+    wrong = [length for length in largest if not largest[length] <= limits[length]]
     if wrong:
         first = min(wrong)
-        where = f"first at length {first} from t = {_first(errors[first], limit)} on; largest at {where}"
-    return Outcome(largest[length], limit, where)
+        where = f"first at length {first} from t = {_first(errors[first], limits[first])} on; largest at {where}"
+    return Outcome(largest[length], limits[length], where)
+
+
+def _limit(problem: Problem, length: int, name: str, error: float) -> float:
+    """As it stands where the error keeps it; the rounding of the system is computed only where it does not."""
+    limit = LIMITS[problem.dtype]
+    return limit if error <= limit or np.isnan(error) else problem.allowed(length, name)
 
 
 def _over_time(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:

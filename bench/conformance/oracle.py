@@ -20,8 +20,9 @@ from bench.seeds import generator
 DIRECTIONS = 3
 """Directions a parameter: one alone may happen to be at right angles to an error."""
 
-STEP = 1e-4
-"""Of differences of fourth order, in units of the parameter's own size: both errors stay below 1e-11."""
+STEP = 1e-5
+"""Of differences of fourth order, in units of the parameter's own size. Rounding leaves 1e-16 / STEP; S4D's phases of
+100 radians turn by STEP times some hundreds, whose fourth power is less."""
 
 CANCELLED = 0.03
 """A slope counts as no smaller than this share of the terms that add up to it: rounding grows with the terms."""
@@ -79,8 +80,32 @@ class Oracle:
             directions = self.tangents[name].directions
             gradient = np.asarray(found[name], np.float64)
             along = np.array([np.sum(gradient * direction) for direction in directions])
-            size = max(_rms(slopes), CANCELLED * _rms(terms))
+            size = _size(slopes, terms)
             errors[name] = _rms(along - slopes) / size if size else float(np.max(np.abs(gradient)))
+        return errors
+
+    def rounding(
+        self, dtype: str, u: np.ndarray, cotangent: np.ndarray, expected: Expected, lengths: np.ndarray | None = None
+    ) -> dict[str, float]:
+        """The errors of y, the gradient of u and slopes when only the map from parameters to the system is in `dtype`.
+
+        Lambda, B and C in float32 are no longer those of the parameters: at |lambda| = 0.9999 that alone moves outputs
+        of thousands of steps by more than a scan in float32 does, and no scan could undo it.
+        """
+        rounded = Oracle(self.layer, self.params)
+        params = {name: value.astype(dtype) for name, value in self.params.items()}
+        with one_thread():
+            fields = self.layer.system(params, reference.ops)
+        kinds = [np.complex128, np.complex128, np.complex128, np.float64, np.complex128]
+        rounded.__dict__["system"] = DiagonalSystem(
+            *[None if field is None else field.astype(kind) for field, kind in zip(fields, kinds, strict=True)]
+        )
+        rounded.__dict__["tangents"] = self.tangents
+        other = rounded.expected(u, cotangent, lengths)
+        errors = {"y": output_error(other.y, expected.y), "u": output_error(other.du, expected.du)}
+        for name, (slopes, terms) in expected.slopes.items():
+            size = _size(slopes, terms)
+            errors[name] = _rms(other.slopes[name][0] - slopes) / size if size else 0.0
         return errors
 
     def _tangents(self, name: str) -> Tangents:
@@ -124,6 +149,10 @@ def output_error(found: np.ndarray, wanted: np.ndarray) -> float:
     """The largest error in units of the largest entry that is wanted; NaN where anything is."""
     largest = float(np.max(np.abs(wanted), initial=0)) or 1.0
     return float(np.max(np.abs(np.asarray(found, np.float64) - wanted), initial=0)) / largest
+
+
+def _size(slopes: np.ndarray, terms: np.ndarray) -> float:
+    return max(_rms(slopes), CANCELLED * _rms(terms))
 
 
 def _terms(gradient: DiagonalSystem, moved: DiagonalSystem) -> np.ndarray:

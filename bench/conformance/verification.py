@@ -9,7 +9,7 @@ import numpy as np
 
 from bench import backends, cache, registry
 from bench.backends import reference
-from bench.conformance.oracle import Oracle, output_error
+from bench.conformance.oracle import Expected, Oracle, output_error
 from bench.contract import DiagonalLayer, Layer, Missing, Unsupported
 from bench.options import unknown
 from bench.seeds import generator
@@ -17,7 +17,8 @@ from bench.seeds import generator
 LIMITS = {"float64": 1e-8, "float32": 2e-4, "tf32": 1e-2, "bfloat16": 3e-2}
 """Of the largest entry of y and du; of a parameter's slopes. float32 keeps 6e-8 times the memory of the slowest state,
 thousands of steps. A product in tf32 is right to 2^-11 = 5e-4, a number in bfloat16 to 2^-9 = 2e-3, and a gradient
-goes through several: some 15 times as much. Measured in bfloat16, length 1000: y 3e-3, gradients up to 1.1e-2."""
+goes through several: some 15 times as much. Measured in bfloat16, length 1000: y 3e-3, gradients up to 1.1e-2.
+Where that is passed, what the map to a system in float32 alone would do is added: see `Oracle.rounding`."""
 
 SOURCES = 2
 """Different examples in a batch. The others repeat them, so that the oracle runs on two and every row is compared."""
@@ -98,55 +99,65 @@ def verify(
             raise
         text = " ".join(str(error).split())
         return Verdict(False, None, None, limit, f"{type(error).__name__}: {text[:300]}")
-    outputs, gradients = (
-        dict(zip(found[f"{kind} of"].tolist(), found[kind].tolist(), strict=True)) for kind in ("outputs", "gradients")
+    names, errors, limits = found["names"].tolist(), found["errors"], found["limits"]
+    wrong = [
+        f"{name} {error:.1e}" for name, error, limit in zip(names, errors, limits, strict=True) if not error <= limit
+    ]
+    outputs = np.array([name.startswith("y") for name in names])
+    return Verdict(
+        not wrong,
+        float(np.max(errors[outputs])),  # NaN if any is
+        float(np.max(errors[~outputs])),
+        float(np.max(limits)),
+        f"above the limit of {limit:g}: {', '.join(wrong)}" if wrong else "",
     )
-    wrong = [f"{name} {error:.1e}" for name, error in (outputs | gradients).items() if not error <= limit]
-    y, d = (float(np.max(list(errors.values()))) for errors in (outputs, gradients))  # NaN if any is
-    return Verdict(not wrong, y, d, limit, f"above the limit of {limit:g}: {', '.join(wrong)}" if wrong else "")
 
 
-def _figures(configuration: Configuration) -> dict[str, np.ndarray]:
-    """The errors as arrays for the cache."""
-    outputs, gradients = _errors(configuration)
-    return {
-        "outputs": np.array(list(outputs.values())), "outputs of": np.array(list(outputs)),
-        "gradients": np.array(list(gradients.values())), "gradients of": np.array(list(gradients)),
-    }  # fmt: skip
-
-
-def _errors(c: Configuration) -> tuple[dict[str, float], dict[str, float]]:
-    """The errors of outputs and of gradients, by name."""
+def _figures(c: Configuration) -> dict[str, np.ndarray]:
+    """Names, those of outputs beginning with y; their errors; their limits."""
     held = {"tf32": "float32"}.get(c.dtype, c.dtype)
     params = reference.round_to(c.layer.initial(generator(0, "weights", c.model, 0)), held)
     rng = generator(0, "verify", c.batch, c.length, c.layer.d_model)
     count = min(SOURCES, c.batch)
-    examples = rng.standard_normal((count, c.length, c.layer.d_model))
-    examples = reference.round_input(examples, held).astype(reference.result_dtype(held))
+    examples = reference.round_input(rng.standard_normal((count, c.length, c.layer.d_model)), held)
     source = np.concatenate([np.arange(count), rng.integers(0, count, c.batch - count)])
-    u = examples[source]
+    u = examples.astype(reference.result_dtype(held))[source]
     cotangent = reference.round_input(rng.standard_normal(u.shape), held).astype(u.dtype)
 
     # y is linear in u and the gradients are linear in the cotangent, so those of equal examples add up
     oracle = Oracle(c.layer, params)
     added = np.stack([cotangent[source == i].sum(0, dtype=np.float64) for i in range(count)])
-    wanted = oracle.expected(examples.astype(np.float64), added)
+    wanted = oracle.expected(examples, added)
 
     loaded = backends.load(c.backend)
     how = {"dtype": c.dtype, "device": c.device}
     y = loaded.apply(c.layer, params, u, **how)
+    found = {"y": _rows_error(y, wanted.y, source)}
     gradients = loaded.gradients(c.layer, params, u, cotangent, **how)
-    outputs = {"y": _rows_error(y, wanted.y, source)}
+    found |= _gradient_errors(oracle, gradients, wanted, source)
     if c.compile:
         eager = y
-        y, compiled = _compiled(loaded, c, params, u, cotangent)
-        outputs |= {"y compiled": _rows_error(y, wanted.y, source), "y compiled against y": output_error(y, eager)}
-    errors = oracle.gradient_errors(gradients | {"u": _added(gradients["u"], source, count)}, wanted)
-    found = {f"d {name}": error for name, error in errors.items()}
-    if c.compile:
-        errors = oracle.gradient_errors(compiled | {"u": _added(compiled["u"], source, count)}, wanted)
-        found |= {f"d {name} compiled": error for name, error in errors.items()}
-    return outputs, found
+        y, gradients = _compiled(loaded, c, params, u, cotangent)
+        found |= {"y, compiled": _rows_error(y, wanted.y, source), "y, compiled against not": output_error(y, eager)}
+        errors = _gradient_errors(oracle, gradients, wanted, source)
+        found |= {f"{name}, compiled": error for name, error in errors.items()}
+
+    limits = dict.fromkeys(found, LIMITS[c.dtype])
+    if c.dtype != "float64" and any(error > LIMITS[c.dtype] for error in found.values()):
+        rounding = oracle.rounding("float32", examples, added, wanted)
+        limits = {name: limits[name] + rounding[name.partition(",")[0].removeprefix("d ")] for name in found}
+    return {
+        "names": np.array(list(found)),
+        "errors": np.array(list(found.values())),
+        "limits": np.array(list(limits.values())),
+    }
+
+
+def _gradient_errors(
+    oracle: Oracle, gradients: dict[str, np.ndarray], wanted: Expected, source: np.ndarray
+) -> dict[str, float]:
+    found = gradients | {"u": _added(gradients["u"], source, len(wanted.du))}
+    return {f"d {name}": error for name, error in oracle.gradient_errors(found, wanted).items()}
 
 
 def _rows_error(y: np.ndarray, wanted: np.ndarray, source: np.ndarray) -> float:
