@@ -177,8 +177,8 @@ class _Filtered(torch.autograd.Function):
         h_re, h_im, x_re, x_im = (part.flatten(0, 1) for part in (h_re, h_im, x_re, x_im))
         du = products(u.dtype, u.dtype, (h_re, b_re), (h_im, b_im)).view_as(u)
         db = (products(u.dtype, a_re.dtype, (part.T, rows)) for part in (h_re, h_im))
-        dc = (products(u.dtype, a_re.dtype, (g_rows.T, part)) for part in (x_re, -x_im))
-        return *da, *db, *dc, du
+        dc_re, dc_im = (products(u.dtype, a_re.dtype, (g_rows.T, part)) for part in (x_re, x_im))
+        return *da, *db, dc_re, -dc_im, du
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
