@@ -157,7 +157,7 @@ class Subject:
 
     def module_shapes(self) -> dict[str, tuple[int, ...]]:
         """The parameters of the module, which a network trains: name -> shape."""
-        module = self.backend.layer_module(self.layer, self.params, self.dtype)
+        module = self.backend.layer_module(self.layer, self.params)
         if self.name == "torch":
             return {name: tuple(value.shape) for name, value in module.named_parameters()}
         nnx = importlib.import_module("flax.nnx")
@@ -574,7 +574,7 @@ def check(
         for name in names:
             subject = Subject(problem, name)
             try:
-                subject.backend.layer_module(runnable, problem.params, precise)
+                subject.backend.layer_module(runnable, problem.params)
             except Missing as reason:
                 rows.append(Row("all", name, dtype, "not asked", None, None, str(reason)))
                 continue
