@@ -3,6 +3,7 @@
 #   make run            creates .venv, installs, runs the main job on generated ListOps, shows the report
 #   make test           creates .venv, installs what the tests need, runs them
 #   make perf           layers against the textbook: measures, saves, compares (minutes, on a quiet machine)
+#   make track          figures of HEAD by asv, in what is installed; `bench track` compares commits, track-html shows them
 #   make check          lint, format, types
 #   make format         rewrites files as `make check` wants them
 #
@@ -18,7 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) $(PIP_ARGS)
 
-.PHONY: run test perf check format clean
+.PHONY: run test perf track track-html check format clean
 
 run: $(VENV)/.run
 	$(BIN)/bench run --suite stability --models rotrnn,lru $(ARGS)
@@ -28,6 +29,12 @@ test: $(VENV)/.test
 
 perf: $(VENV)/.test
 	$(BIN)/python -m pytest -o addopts= tests/perf -m perf --benchmark-autosave $(ARGS)
+
+track: $(VENV)/.track
+	$(BIN)/bench track --run $(ARGS)
+
+track-html: $(VENV)/.track
+	$(BIN)/asv publish $(ARGS)
 
 check: $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff check .
@@ -46,7 +53,11 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(INSTALL) -e ".[torch,jax,data,test]"
+	$(INSTALL) -e ".[torch,jax,data,test,track]"
+	touch $@
+
+$(VENV)/.track: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e ".[track]"
 	touch $@
 
 $(VENV)/.check: pyproject.toml constraints.txt | $(VENV)/bin/python

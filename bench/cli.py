@@ -234,6 +234,42 @@ def selftest(
     raise typer.Exit(int(any(check.passed is False for _, check in checks)))
 
 
+@app.command()
+def track(
+    first: Annotated[str | None, typer.Argument(metavar="[A]", help="A commit.  [default: the newest but one]")] = None,
+    second: Annotated[str | None, typer.Argument(metavar="[B]", help="A commit.  [default: the newest]")] = None,
+    measure: Annotated[bool, typer.Option("--run", help="Measure what is checked out, and keep it.")] = False,
+    config: Annotated[Path, typer.Option(help="asv's configuration.")] = Path("asv.conf.json"),
+    as_json: Json = False,
+) -> None:
+    """Compares the figures of two commits and marks what is worse; --run measures them by asv, as `make track` does.
+
+    Exit status 0: nothing is worse; 1: something is, or has no value; 2: a wrong command, or no results.
+    """
+    from bench import tracking
+
+    try:
+        found = tracking.Config.read(config)
+        if measure:
+            if first is not None:
+                raise ValueError(f"--run measures what is checked out, so it takes no commit: {first}")
+            ran = tracking.run(found, lambda text: typer.echo(f"bench: {text}", err=True))
+        else:
+            pairs = tracking.choose(found, first, second)
+    except ValueError as error:
+        _refuse(error)
+    except tracking.NothingStored as error:
+        typer.echo(f"bench: {error}", err=True)
+        raise typer.Exit(1) from error
+    if measure:
+        _show(tracking.run_blocks(ran), as_json)
+        raise typer.Exit(int(ran.file is None))
+    unit = tracking.units(found.results)
+    compared = [(before, after, tracking.compare(before, after, unit)) for before, after in pairs]
+    _show([block for pair in compared for block in tracking.compare_blocks(*pair)], as_json)
+    raise typer.Exit(int(any(change.fault for *_, changes in compared for change in changes)))
+
+
 def main() -> None:
     """The console command. A terminal that lacks a character shows another one in its place."""
     for stream in (sys.stdout, sys.stderr):
