@@ -10,6 +10,7 @@ Supported: reverse mode to any order, vmap, checkpointing. Forward mode is refus
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 
 import torch
 from scipy.fft import next_fast_len
@@ -31,17 +32,23 @@ def algorithm(device: str) -> str:
     return "triton-scan" if fused else "chunked-scan"
 
 
-def states(a: Pair, v: Pair, start: Pair) -> Pair:
-    """x_t = a x_{t-1} + v_t, (length, batch, n), for a (n,) from the state before, (batch, n)."""
+def states(a: Pair, v: Pair, start: Pair, *, spare: bool = False) -> Pair:
+    """x_t = a x_{t-1} + v_t, (length, batch, n), for a (n,) from the state before, (batch, n).
+
+    `spare`: nobody needs v any more, so x may be written over it. Half of what is new on each call would be handed
+    back to the operating system and zeroed again for the next one.
+    """
     if algorithm(v[0].device.type) == "triton-scan":
         from bench.backends.torch import triton_scan
 
         return triton_scan.states(a, v, start)
-    return _chunked(a, v, start)
+    return _chunked(a, v, start, v if spare else _like(v))
 
 
-def adjoint(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair, Pair]:
+def adjoint(a: Pair, g: Pair, x: Pair, start: Pair, *, spare: bool = False) -> tuple[Pair, Pair, Pair]:
     """Gradients of v, (length, batch, n), a, (n,), and start, (batch, n), from that of the states x, all of `states`.
+
+    `spare`: as there, of g.
 
     A gradient here is the pair of derivatives with respect to the real and the imaginary part.
     """
@@ -49,7 +56,7 @@ def adjoint(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair, Pair]:
         from bench.backends.torch import triton_scan
 
         return triton_scan.adjoint(a, g, x, start)
-    return _adjoint_chunked(a, g, x, start)
+    return _adjoint_chunked(a, g, x, start, g if spare else _like(g))
 
 
 def scan(Lambda: Pair, v: Pair, start: Pair) -> Pair:
@@ -74,7 +81,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g_re, g_im):
         a_re, a_im, x_re, x_im, s_re, s_im = ctx.saved_tensors
-        h_re, h_im, *rest = _Adjoint.apply(a_re, a_im, g_re, g_im, x_re, x_im, s_re, s_im)
+        h_re, h_im, *rest = _Adjoint.apply(a_re, a_im, g_re, g_im, x_re, x_im, s_re, s_im, False)
         da, ds = rest[:2], rest[2:]
         return *da, h_re, h_im, *ds
 
@@ -84,17 +91,17 @@ class _Scan(torch.autograd.Function):
 
 
 class _Adjoint(torch.autograd.Function):
-    """`adjoint`, differentiable. Inputs: a, g, x, start; outputs: the gradients of v, a and start."""
+    """`adjoint`, differentiable. Inputs: a, g, x, start, spare; outputs: the gradients of v, a and start."""
 
     @staticmethod
-    def forward(a_re, a_im, g_re, g_im, x_re, x_im, s_re, s_im):
+    def forward(a_re, a_im, g_re, g_im, x_re, x_im, s_re, s_im, spare):
         pairs = _flat((a_re, a_im), 0), _flat((g_re, g_im), 2), _flat((x_re, x_im), 2), _flat((s_re, s_im), 1)
-        h, da, ds = adjoint(*pairs)
+        h, da, ds = adjoint(*pairs, spare=spare)
         return *_shaped(h, g_re), *_shaped(da, a_re), *_shaped(ds, s_re)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        a_re, a_im, _, _, x_re, x_im, s_re, s_im = inputs
+        a_re, a_im, _, _, x_re, x_im, s_re, s_im, _ = inputs
         ctx.save_for_backward(a_re, a_im, x_re, x_im, s_re, s_im, *output[:2])
 
     @staticmethod
@@ -112,11 +119,11 @@ class _Adjoint(torch.autograd.Function):
         dx = _times((e[0], -e[1]), (h_re, h_im))
         zero = torch.zeros_like(h_re[:1])
         x_gradient = (torch.cat([part[1:], zero]) for part in dx)
-        return *(part.sum((0, 1)) for part in da), *p, *x_gradient, dx[0][0], dx[1][0]
+        return *(part.sum((0, 1)) for part in da), *p, *x_gradient, dx[0][0], dx[1][0], None
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
-        found = _Adjoint.apply(*_beside_states(info, in_dims, inputs, (0, 0, 2, 2, 2, 2, 1, 1)))
+        found = _Adjoint.apply(*_beside_states(info, in_dims[:-1], inputs[:-1], (0, 0, 2, 2, 2, 2, 1, 1)), False)
         return found, (2, 2, 0, 0, 1, 1)
 
 
@@ -159,7 +166,7 @@ class _Filtered(torch.autograd.Function):
 
     @staticmethod
     def forward(*inputs):
-        return _filtered_by_parts(*inputs)
+        return _filtered_by_parts(*inputs, scan=partial(states, spare=True))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -173,7 +180,8 @@ class _Filtered(torch.autograd.Function):
         of_x = [products(u.dtype, a_re.dtype, (g_rows, part)).view_as(x_re) for part in (c_re, -c_im)]
         k_re, k_im = (part if more is None else part + more for part, more in zip(of_x, (gx_re, gx_im), strict=True))
         zero = torch.zeros_like(x_re[0])
-        h_re, h_im, *da = _Adjoint.apply(a_re, a_im, k_re, k_im, x_re, x_im, zero, zero)[:4]
+        spare = not torch.is_grad_enabled()  # else k is part of what is differentiated again
+        h_re, h_im, *da = _Adjoint.apply(a_re, a_im, k_re, k_im, x_re, x_im, zero, zero, spare)[:4]
         h_re, h_im, x_re, x_im = (part.flatten(0, 1) for part in (h_re, h_im, x_re, x_im))
         du = products(u.dtype, u.dtype, (h_re, b_re), (h_im, b_im)).view_as(u)
         db = (products(u.dtype, a_re.dtype, (part.T, rows)) for part in (h_re, h_im))
@@ -185,8 +193,8 @@ class _Filtered(torch.autograd.Function):
         return torch.vmap(_filtered_by_parts, in_dims)(*inputs), 0
 
 
-def _filtered_by_parts(a_re, a_im, b_re, b_im, c_re, c_im, u):
-    """`_Filtered`, derived by torch."""
+def _filtered_by_parts(a_re, a_im, b_re, b_im, c_re, c_im, u, scan=scan):
+    """What `_Filtered` computes, derived by torch."""
     rows = u.flatten(0, 1)
     v_re, v_im = (products(u.dtype, a_re.dtype, (rows, part.T)).view(*u.shape[:2], -1) for part in (b_re, b_im))
     zero = torch.zeros_like(v_re[0])
@@ -331,9 +339,8 @@ SEGMENT = 2**20
 """Numbers in a part of v that is done at once: then what a step reads and writes is still in the processor's cache."""
 
 
-def _chunked(a: Pair, v: Pair, start: Pair) -> Pair:
-    """Segment by segment, each in chunks."""
-    x = _like(v)
+def _chunked(a: Pair, v: Pair, start: Pair, x: Pair) -> Pair:
+    """The states, written to x, which may be v: segment by segment, each in chunks."""
     for part in _segments(v):
         here = _part(x, part)
         _scan_segment(a, _part(v, part), start, here)
@@ -341,9 +348,9 @@ def _chunked(a: Pair, v: Pair, start: Pair) -> Pair:
     return x
 
 
-def _adjoint_chunked(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair, Pair]:
-    """The same from the end."""
-    h, conjugate = _like(g), (a[0], -a[1])
+def _adjoint_chunked(a: Pair, g: Pair, x: Pair, start: Pair, h: Pair) -> tuple[Pair, Pair, Pair]:
+    """The same from the end, the gradient of v written to h, which may be g."""
+    conjugate = a[0], -a[1]
     after = torch.zeros_like(start[0]), torch.zeros_like(start[1])
     da = torch.zeros_like(a[0]), torch.zeros_like(a[1])
     for part in reversed(_segments(g)):
@@ -374,7 +381,8 @@ def _scan_segment(a: Pair, v: Pair, start: Pair, x: Pair) -> None:
         end = _step(v_chunks, 0)
         for t in range(1, CHUNK):
             end = _advance(a, end, _step(v_chunks, t), _like(end))
-        before = _chunked(_power(a, CHUNK), (end[0][:-1], end[1][:-1]), start)
+        ends = end[0][:-1], end[1][:-1]
+        before = _chunked(_power(a, CHUNK), ends, start, _like(ends))
         before = torch.cat([start[0][None], before[0]]), torch.cat([start[1][None], before[1]])
         for t in range(CHUNK):
             before = _advance(a, before, _step(v_chunks, t), _step(x_chunks, t))
@@ -396,7 +404,8 @@ def _adjoint_segment(conjugate: Pair, g: Pair, x: Pair, h: Pair, start: Pair, af
         end = _step(g_chunks, CHUNK - 1)
         for t in range(CHUNK - 2, -1, -1):
             end = _advance(conjugate, end, _step(g_chunks, t), _like(end))
-        carried = _chunked(_power(conjugate, CHUNK), (end[0][1:].flip(0), end[1][1:].flip(0)), after)
+        ends = end[0][1:].flip(0), end[1][1:].flip(0)
+        carried = _chunked(_power(conjugate, CHUNK), ends, after, ends)
         after = torch.cat([carried[0].flip(0), after[0][None]]), torch.cat([carried[1].flip(0), after[1][None]])
         da = torch.zeros_like(after[0]), torch.zeros_like(after[1])
         for t in range(CHUNK - 1, -1, -1):
@@ -434,7 +443,7 @@ def _power(a: Pair, exponent: int) -> Pair:
 
 
 def _advance(a: Pair, x: Pair, v: Pair, out: Pair) -> Pair:
-    """a x + v, written to `out`, which may not be x."""
+    """a x + v, written to `out`, which may be v but not x."""
     torch.addcmul(v[0], a[0], x[0], out=out[0]).addcmul_(a[1], x[1], value=-1)
     torch.addcmul(v[1], a[0], x[1], out=out[1]).addcmul_(a[1], x[0])
     return out
