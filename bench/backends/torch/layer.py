@@ -59,7 +59,7 @@ def outputs(system: DiagonalSystem, u: Tensor, lengths: Tensor | None = None) ->
     require(u.shape[1] >= 1, "length must be at least 1, not 0")
     if system.Lambda.ndim == 2:
         return _convolved(system, u, lengths)
-    y = _filtered(system, system.C, u) + system.D * u
+    y = torch.addcmul(_filtered(system, system.C, u), system.D, u.to(system.D.dtype))
     if system.C_reverse is not None:
         y = y + _filtered(system, system.C_reverse, _before_end(u, lengths).flip(1)).flip(1)
     return y.to(u.dtype)

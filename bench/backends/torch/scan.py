@@ -166,7 +166,7 @@ class _Filtered(torch.autograd.Function):
 
     @staticmethod
     def forward(*inputs):
-        return _filtered_by_parts(*inputs, scan=partial(states, spare=True))
+        return _filtered_by_parts(*inputs, plain=True)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -180,10 +180,10 @@ class _Filtered(torch.autograd.Function):
         of_x = [products(u.dtype, a_re.dtype, (g_rows, part)).view_as(x_re) for part in (c_re, -c_im)]
         k_re, k_im = (part if more is None else part + more for part, more in zip(of_x, (gx_re, gx_im), strict=True))
         zero = torch.zeros_like(x_re[0])
-        spare = not torch.is_grad_enabled()  # else k is part of what is differentiated again
-        h_re, h_im, *da = _Adjoint.apply(a_re, a_im, k_re, k_im, x_re, x_im, zero, zero, spare)[:4]
+        plain = not torch.is_grad_enabled()  # else k is part of what is differentiated again
+        h_re, h_im, *da = _Adjoint.apply(a_re, a_im, k_re, k_im, x_re, x_im, zero, zero, plain)[:4]
         h_re, h_im, x_re, x_im = (part.flatten(0, 1) for part in (h_re, h_im, x_re, x_im))
-        du = products(u.dtype, u.dtype, (h_re, b_re), (h_im, b_im)).view_as(u)
+        du = products(u.dtype, u.dtype, (h_re, b_re), (h_im, b_im), plain=plain).view_as(u)
         db = (products(u.dtype, a_re.dtype, (part.T, rows)) for part in (h_re, h_im))
         dc_re, dc_im = (products(u.dtype, a_re.dtype, (g_rows.T, part)) for part in (x_re, x_im))
         return *da, *db, dc_re, -dc_im, du
@@ -193,22 +193,24 @@ class _Filtered(torch.autograd.Function):
         return torch.vmap(_filtered_by_parts, in_dims)(*inputs), 0
 
 
-def _filtered_by_parts(a_re, a_im, b_re, b_im, c_re, c_im, u, scan=scan):
-    """What `_Filtered` computes, derived by torch."""
+def _filtered_by_parts(a_re, a_im, b_re, b_im, c_re, c_im, u, plain=False):
+    """What `_Filtered` computes, derived and vmapped by torch; or, `plain`, with as little memory as it takes."""
+    scanned = partial(states, spare=True) if plain else scan
     rows = u.flatten(0, 1)
     v_re, v_im = (products(u.dtype, a_re.dtype, (rows, part.T)).view(*u.shape[:2], -1) for part in (b_re, b_im))
     zero = torch.zeros_like(v_re[0])
-    x = scan((a_re, a_im), (v_re, v_im), (zero, zero))
-    y = products(u.dtype, a_re.dtype, (x[0].flatten(0, 1), c_re.T), (x[1].flatten(0, 1), -c_im.T))
+    x = scanned((a_re, a_im), (v_re, v_im), (zero, zero))
+    y = products(u.dtype, a_re.dtype, (x[0].flatten(0, 1), c_re.T), (x[1].flatten(0, 1), -c_im.T), plain=plain)
     return y.view(*u.shape[:2], -1), *x
 
 
-def products(dtype: torch.dtype, out: torch.dtype, *pairs: Pair) -> Tensor:
-    """The sum of the matrix products of pairs, all rounded to `dtype`, returned as `out`."""
+def products(dtype: torch.dtype, out: torch.dtype, *pairs: Pair, plain: bool = False) -> Tensor:
+    """The sum of the matrix products of pairs, all rounded to `dtype`, returned as `out`; `plain`: added in place."""
     a, b = pairs[0]
     total = a.to(dtype) @ b.to(dtype)
     for a, b in pairs[1:]:
-        total = torch.addmm(total, a.to(dtype), b.to(dtype))
+        add = total.addmm_ if plain else partial(torch.addmm, total)  # in place vmap has no rule
+        total = add(a.to(dtype), b.to(dtype))
     return total.to(out)
 
 
