@@ -316,6 +316,7 @@ def configuration(layer, **changes):
 @pytest.mark.parametrize("model", ["lru", "s4d[bidirectional=true]"])
 def test_a_right_configuration_is_verified_and_remembered(model, backend, monkeypatch):
     asked = configuration(bench.layer(model, d_model=6).layer, model=model.partition("[")[0], backend=backend)
+    monkeypatch.setattr(registry, "code", lambda: {"layer.py": "as it is"})
     verdict = conformance.verify(**asked)
     assert verdict.verified, verdict
     assert 0 < verdict.output_error <= verdict.limit
@@ -323,6 +324,8 @@ def test_a_right_configuration_is_verified_and_remembered(model, backend, monkey
     monkeypatch.setattr("bench.conformance.verification._figures", None)  # a second measurement would fail
     assert conformance.verify(**asked) == verdict
     assert not conformance.verify(**asked | {"batch": 4}).verified
+    monkeypatch.setattr(registry, "code", lambda: {"layer.py": "changed"})
+    assert not conformance.verify(**asked).verified
 
 
 @pytest.mark.parametrize(
