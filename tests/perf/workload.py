@@ -7,6 +7,7 @@ python tests/perf/workload.py memory ours|textbook               prints the byte
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 
 import bench
+from bench import backends
 from bench.backends.jax import layer_function
 from bench.backends.torch import layer_module
 
@@ -72,6 +74,7 @@ def seconds(run, *arguments):
 
 
 def _time(backend, model, calls=15):
+    backends.load(backend).set_process("float32", len(os.sched_getaffinity(0)))  # as in a worker
     run, arguments = pass_in_jax(model) if backend == "jax" else (pass_in_torch(model), ())
     for _ in range(2):
         run(*arguments)

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bench.backends.allocator import keep_freed_memory
+
 DTYPES = {"float32": np.float32, "float64": np.float64, "tf32": np.float32, "bfloat16": jnp.bfloat16}
 PARAMETER_DTYPES = DTYPES | {"bfloat16": np.float32}
 """Parameters, systems and states stay in float32 where activations and projections are bfloat16."""
@@ -32,6 +34,7 @@ def describe() -> dict[str, object]:
 
 def set_process(dtype: str, threads: int) -> None:
     """Settings of a worker's own process. jax takes its threads from the processors that the process may use."""
+    keep_freed_memory()
     jax.config.update("jax_enable_x64", dtype == "float64")
     jax.config.update("jax_default_matmul_precision", PRECISIONS[dtype])
 

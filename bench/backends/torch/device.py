@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from bench.backends.allocator import keep_freed_memory
+
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 PARAMETER_DTYPES = DTYPES | {"bfloat16": torch.float32}
 """Parameters, systems and states stay in float32 where activations and projections are bfloat16."""
@@ -27,6 +29,7 @@ def describe() -> dict[str, object]:
 
 def set_process(dtype: str, threads: int) -> None:
     """Settings of a worker's own process: threads, and TF32 only where the dtype is called so."""
+    keep_freed_memory()
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = dtype == "tf32"
