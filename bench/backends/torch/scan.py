@@ -193,7 +193,7 @@ class _Filtered(torch.autograd.Function):
         return torch.vmap(_filtered_by_parts, in_dims)(*inputs), 0
 
 
-def _filtered_by_parts(a_re, a_im, b_re, b_im, c_re, c_im, u, plain=False):
+def _filtered_by_parts(a_re, a_im, b_re, b_im, c_re, c_im, u, *, plain=False):
     """What `_Filtered` computes, derived and vmapped by torch; or, `plain`, with as little memory as it takes."""
     scanned = partial(states, spare=True) if plain else scan
     rows = u.flatten(0, 1)
