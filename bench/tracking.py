@@ -28,6 +28,9 @@ from bench.report.units import BYTES, TIMES, figure
 
 INSTALL = 'pip install "linrec-bench[track]"'
 DIRTY = "-dirty"
+BUSY = 0.5
+"""The load a processor from which on a machine is called busy."""
+
 ABOUT_RUNS = ("benchmarks.json", "machine.json")
 """What asv keeps beside its results."""
 
@@ -220,6 +223,9 @@ def run(config: Config, warn: Callable[[str], None]) -> Run:
             f"the working tree is not {commit[:8]}: {len(changed)} changed, the first is {changed[0]}. The working "
             f"tree is what is measured; it is kept as {commit[:8]}{DIRTY}"
         )
+    load, processors = os.getloadavg()[0] if hasattr(os, "getloadavg") else None, os.cpu_count() or 1
+    if load is not None and load > BUSY * processors:
+        warn(f"this machine is busy, a load of {load:.1f} on {processors} processors: times will show it")
     with tempfile.TemporaryDirectory(prefix="linrec-bench-asv-") as name:
         folder = Path(name)
         (folder / "asv.conf.json").write_text(config.writing_to(folder / "results"))
@@ -293,10 +299,11 @@ def _asv(folder: Path, commit: str) -> int:
     if platform.node() not in _known_machines():
         subprocess.run([*asv, "machine", "--yes"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
     sys.stderr.flush()
+    known = os.environ.get("PYTHONPATH")  # asv takes it from benchmarks unless it is said like this
     done = subprocess.run(
         [*asv, "run", "--python=same", f"--set-commit-hash={commit}", "--launch-method=spawn", "--record-samples",
          "--show-stderr"],
-        stdin=subprocess.DEVNULL, stdout=2, check=False,
+        stdin=subprocess.DEVNULL, stdout=2, env=os.environ | ({"ASV_PYTHONPATH": known} if known else {}), check=False,
     )  # fmt: skip
     return done.returncode
 
