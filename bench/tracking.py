@@ -233,6 +233,9 @@ def run(config: Config, warn: Callable[[str], None]) -> Run:
         paths = [p for p in (folder / "results").glob("*/*.json") if p.name not in ABOUT_RUNS]
         if len(paths) != 1:
             raise NothingStored(f"asv ended with exit status {status} and has stored nothing")
+        if not changed and (_git(config, "rev-parse", "HEAD") != commit or (changed := changes(config))):
+            changed = changed or ["HEAD"]
+            warn(f"{changed[0]} has changed while it was measured, so the results are kept as {commit[:8]}{DIRTY}")
         found = Stored.read(paths[0])
         failed, skipped = holes(found, expected(folder / "results"))
         keep = not failed and any(figure.measured for figure in found.figures.values())

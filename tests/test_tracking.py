@@ -260,6 +260,33 @@ def test_a_changed_tree_is_said_and_kept_beside_the_commit(project, bench_in, ho
     assert {"tree-dirty", "tree-null"} <= drawn  # the commit's own line goes on without it
 
 
+@pytest.mark.parametrize("what", ["nothing", "a file", "HEAD"])
+def test_a_tree_that_changes_while_it_is_measured_is_marked(project, what, monkeypatch):
+    head = project.commit()
+
+    def asv(folder: Path, commit: str) -> int:
+        assert commit == head
+        write_results(folder / "results", commit, {"x": row([1.0], ["p"])})
+        (folder / "results" / "m" / "machine.json").write_text("{}")
+        (folder / "results" / "benchmarks.json").write_text('{"x": {"params": [["p"]], "unit": "s"}, "version": 2}')
+        if what == "a file":
+            project.write(seconds=3.0)
+        elif what == "HEAD":
+            project.commit(seconds=3.0)
+        return 0
+
+    monkeypatch.setattr(tracking, "_asv", asv)
+    monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda name: name)
+    said: list[str] = []
+    ran = tracking.run(tracking.Config.read(project.folder / "asv.conf.json"), said.append)
+    assert ran.found.dirty == (what != "nothing")
+    changed = {"nothing": [], "a file": ["figures/small.py"], "HEAD": ["HEAD"]}[what]
+    kept = f"has changed while it was measured, so the results are kept as {head[:8]}-dirty"
+    assert [text for text in said if "busy" not in text] == [f"{name} {kept}" for name in changed]
+    (stored,) = tracking.stored(project.folder / "results" / "asv")
+    assert (stored.commit, stored.dirty) == (head, what != "nothing")
+
+
 @needs_asv
 def test_a_null_makes_the_run_fail_and_is_not_kept(project, bench_in, home):
     run = bench_in(project.folder)
