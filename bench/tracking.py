@@ -43,18 +43,19 @@ class Rule:
     least: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.share:.0%}" if self.share else f"{self.least:g}"
+        parts = [f"{self.share:.0%}"] * bool(self.share) + [f"{self.least:,g}"] * bool(self.least)
+        return " and ".join(parts)
 
 
 RULES = {
     "s": Rule(share=0.15),
-    "B": Rule(share=0.1),
+    "B": Rule(share=0.1, least=4 * 2**20),
     "of the largest": Rule(least=2e-5),
     "log2": Rule(least=0.01),
 }
-"""By unit. Times: what two processes of one commit differ by is less, and the 99 % intervals must be apart as well.
-Memory: what a process gains and loses by itself is less. Errors: a tenth of what float32 is allowed. Drift, by its
-size: rounding moves it by 1e-5, and a model that trains differently by more than a hundredth of a doubling."""
+"""By unit. Times: the 99 % intervals must be apart as well. Memory: a process gains and loses 2 MiB by itself. Errors:
+a tenth of what float32 is allowed. Drift, by its size: rounding moves it by 1e-5, and a model that trains differently
+by more than a hundredth of a doubling."""
 
 OTHER = Rule(share=0.1)
 

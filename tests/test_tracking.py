@@ -175,6 +175,7 @@ def test_the_suite_is_found_from_elsewhere_and_without_torch(environment_without
     for benchmark in about.values():
         assert benchmark["timeout"] >= 300  # asv's own are 60 seconds
         assert benchmark["params"] == [["'lru'", "'rotrnn'", "'s4d'", "'s5'"], ["'torch'", "'jax'"]]
+        assert ("rounds" in benchmark) == (benchmark["unit"] == "s")
         assert benchmark["version"] == "1"  # else a hash of the source, so that a renamed variable ends the comparison
 
 
@@ -390,8 +391,10 @@ def test_the_two_newest_commits_are_compared_machine_by_machine(tmp_path):
         ("s", 1.0, 1.1, ""),
         ("s", 1.0, 1.16, "WORSE"),
         ("s", 1.16, 1.0, "better"),
-        ("B", 100, 109, ""),
-        ("B", 100, 111, "WORSE"),
+        ("B", 100e6, 109e6, ""),
+        ("B", 100e6, 111e6, "WORSE"),
+        ("B", 10e6, 14e6, ""),  # what a process gains and loses by itself
+        ("B", 10e6, 14.3e6, "WORSE"),
         ("of the largest", 1e-6, 1.9e-5, ""),  # 19 times as much, and far from what float32 is allowed
         ("of the largest", 1e-6, 2.2e-5, "WORSE"),
         ("log2", 0.1, -0.105, ""),  # by its size
