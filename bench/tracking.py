@@ -215,18 +215,16 @@ def run(config: Config, warn: Callable[[str], None]) -> Run:
         not own.is_file() or config.folder == registry.ROOT,
         f"what is installed is not this checkout: run `pip install -e .` in {config.folder}",
     )
-    commit = _git(config, "rev-parse", "HEAD")
-    changed = [] if commit is None else changes(config)
-    if commit is None:
-        raise ValueError(f"{config.folder} is no git checkout with a commit, so there is nothing to file results under")
+    commit = _git(config, "rev-parse", "HEAD") or ""
+    require(commit != "", f"{config.folder} is no git checkout with a commit: nothing to file results under")
+    marked = commit[:8] + DIRTY
+    changed = changes(config)
     if changed:
         warn(
             f"the working tree is not {commit[:8]}: {len(changed)} changed, the first is {changed[0]}. The working "
-            f"tree is what is measured; it is kept as {commit[:8]}{DIRTY}"
+            f"tree is what is measured; it is kept as {marked}"
         )
-    load, processors = os.getloadavg()[0] if hasattr(os, "getloadavg") else None, os.cpu_count() or 1
-    if load is not None and load > BUSY * processors:
-        warn(f"this machine is busy, a load of {load:.1f} on {processors} processors: times will show it")
+    _warn_of_load(warn)
     with tempfile.TemporaryDirectory(prefix="linrec-bench-asv-") as name:
         folder = Path(name)
         (folder / "asv.conf.json").write_text(config.writing_to(folder / "results"))
@@ -234,14 +232,22 @@ def run(config: Config, warn: Callable[[str], None]) -> Run:
         paths = [p for p in (folder / "results").glob("*/*.json") if p.name not in ABOUT_RUNS]
         if len(paths) != 1:
             raise NothingStored(f"asv ended with exit status {status} and has stored nothing")
-        if not changed and (_git(config, "rev-parse", "HEAD") != commit or (changed := changes(config))):
-            changed = changed or ["HEAD"]
-            warn(f"{changed[0]} has changed while it was measured, so the results are kept as {commit[:8]}{DIRTY}")
+        if not changed:
+            changed = changes(config) if _git(config, "rev-parse", "HEAD") == commit else ["HEAD"]
+            if changed:
+                warn(f"{changed[0]} has changed while it was measured, so the results are kept as {marked}")
         found = Stored.read(paths[0])
         failed, skipped = holes(found, expected(folder / "results"))
         keep = not failed and any(figure.measured for figure in found.figures.values())
         file = _keep(paths[0], config.results, dirty=bool(changed)) if keep else None
         return Run(Stored.read(file) if file else found, failed, skipped, file)
+
+
+def _warn_of_load(warn: Callable[[str], None]) -> None:
+    processors = os.cpu_count() or 1
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load > BUSY * processors:
+        warn(f"this machine is busy, a load of {load:.1f} on {processors} processors: times will show it")
 
 
 def changes(config: Config) -> list[str]:

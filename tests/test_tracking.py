@@ -332,6 +332,8 @@ def test_without_configuration_results_or_commit_one_line_says_so(bench_here, tm
     assert "it has no results_dir" in bench_here.refused("track")
     (tmp_path / "asv.conf.json").write_text(json.dumps(CONFIG))
     assert "make some with `make track`" in bench_here.refused("track")
+    if importlib.util.find_spec("asv"):
+        assert "is no git checkout with a commit" in bench_here.refused("track", "--run")
     (tmp_path / "results" / "asv" / "m").mkdir(parents=True)
     (tmp_path / "results" / "asv" / "m" / "0123abcd-x.json").write_text("[]")
     assert "these are no results of asv" in bench_here.refused("track")
