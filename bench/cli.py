@@ -236,13 +236,15 @@ def selftest(
 
 @app.command()
 def track(
-    first: Annotated[str | None, typer.Argument(metavar="[A]", help="A commit.  [default: the newest but one]")] = None,
-    second: Annotated[str | None, typer.Argument(metavar="[B]", help="A commit.  [default: the newest]")] = None,
+    first: Annotated[str | None, typer.Argument(metavar="A", help="A commit.  [default: the newest but one]")] = None,
+    second: Annotated[str | None, typer.Argument(metavar="B", help="A commit.  [default: the newest]")] = None,
     measure: Annotated[bool, typer.Option("--run", help="Measure what is checked out, and keep it.")] = False,
     config: Annotated[Path, typer.Option(help="asv's configuration.")] = Path("asv.conf.json"),
     as_json: Json = False,
 ) -> None:
-    """Compares the figures of two commits and marks what is worse; --run measures them by asv, as `make track` does.
+    """Compares figures of two commits; --run measures them.
+
+    What is worse is marked. `make track` is `bench track --run`: asv measures what is checked out.
 
     Exit status 0: nothing is worse; 1: something is, or has no value; 2: a wrong command, or no results.
     """
