@@ -43,7 +43,7 @@ class Rule:
     least: float = 0.0
 
     def __str__(self) -> str:
-        parts = [f"{self.share:.0%}"] * bool(self.share) + [f"{self.least:,g}"] * bool(self.least)
+        parts = [f"{self.share:.0%}"] * bool(self.share) + [f"{self.least:,.10g}"] * bool(self.least)
         return " and ".join(parts)
 
 
