@@ -188,7 +188,10 @@ def check(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Checks that a layer is right: against a float64 loop, and what a network asks of it. Exit status 1: it is not."""
+    """Checks that a layer is right, against a float64 loop.
+
+    And whatever else a network asks of it. Exit status 0: it is; 1: it is not.
+    """
     from bench import registry
     from bench.contract import Missing
     from bench.options import split_list
@@ -216,7 +219,9 @@ def selftest(
     backend: Annotated[str | None, typer.Option(help="torch or jax.  [default: the first that is installed]")] = None,
     as_json: Json = False,
 ) -> None:
-    """Fakes of known behaviour go through the suites, which must recover it; prints what this machine can resolve.
+    """Shows what this machine can resolve, by known fakes.
+
+    Fakes of known behaviour go through the suites, which must recover it.
 
     Exit status 0: all recovered; 1: not.
     """

@@ -48,7 +48,9 @@ def match(
     def at(i: int) -> float:
         return size(cls(**options, d_model=d_model, d_state=sizes[i]), by, length)
 
-    low, high = 0, len(sizes) - 1
+    low, high = 0, min(1, len(sizes) - 1)
+    while at(high) < target and high < len(sizes) - 1:  # from below: large layers are slow to build
+        low, high = high, min(2 * high, len(sizes) - 1)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if at(middle) <= target else (low, middle)

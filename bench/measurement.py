@@ -34,7 +34,7 @@ class Measurement:
         self.rows: list[dict[str, Any]] = []
         self.columns: dict[str, Any] = {
             "threads": threads,
-            "kernel": self.backend.kernel_name(self.layer, device),
+            "kernel": self.backend.kernel_name(self.layer, device, cell.dtype),
             "state_reals": self.layer.state_reals,
         }
         self.facts: dict[str, Any] = {"match": dict(cell.match)} if cell.match else {}

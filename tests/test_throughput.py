@@ -42,7 +42,7 @@ def timed_in_jax(tmp_path_factory) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def held(tmp_path_factory) -> pd.DataFrame:
-    asked = {"batch": 4, "d_model": 64, "length": [1024, 4096], "mode": ["forward", "train"]}
+    asked = {"batch": 4, "d_model": 64, "length": [1024, 4096], "mode": "forward"}
     return run(tmp_path_factory, suite="memory", models="lru", backends="torch,jax", set=asked)
 
 
@@ -52,7 +52,7 @@ def test_every_cell_is_timed_and_its_layer_verified(timed):
     assert timed["verified"].all()
     assert set(timed["mode"]) == {"forward", "train", "decode"}
     assert set(timed["batch"]) == {2}
-    assert set(timed["kernel"]) == {"chunked-scan", "fft"}
+    assert set(timed["kernel"]) == {"chunked-scan", "fft", "step"}
 
 
 def test_raw_samples_are_kept_with_their_process(timed):
@@ -85,7 +85,7 @@ def test_compiling_and_the_first_call_are_figures_of_their_own(timed_in_jax):
     """Of a gradient over time the first call took a thousand times the steady one."""
     median = timed_in_jax[timed_in_jax["metric"] == "time"].groupby("cell_id")["value"].median()
     compiling = timed_in_jax[timed_in_jax["metric"] == "compile_time"].set_index("cell_id")["value"]
-    assert (compiling > 10 * median).all()
+    assert (compiling.sort_index() > 10 * median.sort_index()).all()
     assert timed_in_jax["compiled"].all()
     assert {json.loads(text)["compile_cache"] for text in timed_in_jax["facts"]} == {"off"}
 
@@ -162,7 +162,7 @@ def test_peaks_are_what_the_arrays_of_a_pass_take(held):
 
 
 def test_the_systems_figure_and_the_allocators_agree_about_large_arrays(held):
-    rows = held[(held["length"] == 4096) & (held["mode"] == "forward")]
+    rows = held[held["length"] == 4096]
     system = rows[rows["metric"] == "peak_system"].set_index("backend")["value"]
     allocator = rows[rows["metric"] == "peak_allocator"].set_index("backend")["value"]
     compiler = rows[rows["metric"] == "predicted_compiler"].set_index("backend")["value"]
@@ -188,7 +188,7 @@ def test_the_report_of_memory_says_how_it_grows(held):
     tables = {block.title.split(" (")[0]: block for block in Memory().report(held, View()) if isinstance(block, Table)}
     growth = tables["How memory grows"]
     exponents = [float(row[growth.columns.index("exponent")]) for row in growth.rows]
-    assert len(exponents) == 4
+    assert len(exponents) == 2
     assert all(0.7 < value < 1.15 for value in exponents), exponents
 
 
@@ -221,7 +221,7 @@ def sizes(by: str, models: str, **options):
 
 @pytest.mark.parametrize("by", ["params", "flops"])
 def test_matched_sizes_are_within_two_per_cent_where_heads_and_pairs_allow(by):
-    cells = sizes(by, "s5,lru,s4d,rotrnn[heads=1]", set={"d_model": 128})
+    cells = sizes(by, "s5,lru,s4d,rotrnn[heads=4]", set={"d_model": 128})
     target = cells[0][1]["target"]
     for cell, match in cells:
         assert match["by"] == by

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from bench.backends import reference
 from bench.contract import DiagonalLayer, DiagonalSystem, Params
@@ -134,14 +135,10 @@ class Oracle:
 
 
 def one_thread() -> contextlib.AbstractContextManager[object]:
-    """Inside, numpy's products use one thread, where threadpoolctl is installed.
+    """Inside, numpy's products use one thread.
 
     They are small: threads gain little, and on a busy machine each product waits for them, up to 100 times longer.
     """
-    try:
-        from threadpoolctl import threadpool_limits
-    except ModuleNotFoundError:
-        return contextlib.nullcontext()
     return threadpool_limits(1, user_api="blas")
 
 

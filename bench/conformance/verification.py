@@ -57,8 +57,8 @@ class Configuration:
             "version": 1, "code": registry.code_id(registry.code()), "layer": type(self.layer).__qualname__,
             "options": options, "model": self.model, "backend": self.backend, "dtype": self.dtype,
             "device": self.device, "devices": devices, "framework": loaded.describe()["version"],
-            "kernel": loaded.kernel_name(self.layer, self.device), "batch": self.batch, "length": self.length,
-            "compile": self.compile,
+            "kernel": loaded.kernel_name(self.layer, self.device, self.dtype), "batch": self.batch,
+            "length": self.length, "compile": self.compile,
         }  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def _compiled(
     place = find(c.device)
     module = loaded.layer_module(c.layer, params, c.dtype).to(place)
     inputs = put(u, place, c.dtype).requires_grad_()
-    y = torch.compile(module)(inputs)
+    y = torch.compile(module, fullgraph=True, dynamic=False)(inputs)
     y.backward(put(cotangent, place, c.dtype))
     leaves = [*module.named_parameters(), ("u", inputs)]
     return get(y), {name: get(x.grad if x.grad is not None else torch.zeros_like(x)) for name, x in leaves}

@@ -203,7 +203,7 @@ def _before_end(u: Array, lengths: Array | None) -> Array:
     return jnp.where(inside[..., None], u, 0)
 
 
-def kernel_name(layer: Layer, device: str = "cpu") -> str:
+def kernel_name(layer: Layer, device: str = "cpu", dtype: str = "float32") -> str:
     """The algorithm that the module runs on a device; shapes do not decide.
 
     * "module": the layer brings its own.

@@ -14,7 +14,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array
-from scipy.fft import next_fast_len
+
+from bench.backends import fft
 
 CHUNK = 32
 """Steps inside a chunk, on devices where one step is too small to keep them busy."""
@@ -179,7 +180,7 @@ def convolve(kernel: Array, u: Array) -> Array:
 
 def _convolve_forward(kernel: Array, u: Array) -> tuple[Array, tuple]:
     length = u.shape[1]
-    size = next_fast_len(2 * length - 1, real=True)  # room for the whole product: nothing wraps around
+    size = fft.size(length)
     spectrum = jnp.fft.rfft(_channels(u).astype(kernel.dtype), size)
     filters = jnp.fft.rfft(kernel[:, :length], size)  # what is longer would wrap around
     y = jnp.fft.irfft(spectrum * filters, size)[..., :length]
@@ -190,7 +191,7 @@ def _convolve_backward(saved: tuple, g: Array) -> tuple[Array, Array]:
     """The adjoint of an FFT by automatic differentiation is a complex one; this is a correlation by real ones."""
     kernel, u, spectrum, filters = saved
     length, steps = u.shape[1], kernel.shape[1]
-    size = next_fast_len(2 * length - 1, real=True)
+    size = fft.size(length)
     g_spectrum = jnp.fft.rfft(_channels(g), size)
     du = jnp.fft.irfft(g_spectrum * filters.conj(), size)[..., :length]
     dk = jnp.fft.irfft((g_spectrum * spectrum.conj()).sum(0), size)[:, : min(steps, length)]

@@ -176,18 +176,18 @@ def _before_end(u: Tensor, lengths: Tensor | None) -> Tensor:
     return torch.where(inside[..., None], u, u.new_zeros(()))
 
 
-def kernel_name(layer: Layer, device: str = "cpu") -> str:
+def kernel_name(layer: Layer, device: str = "cpu", dtype: str = "float32") -> str:
     """The algorithm that the module runs on a device; shapes do not decide.
 
     * "module": the layer brings its own.
     * "fft": one system a channel. A scan would carry d_model * n numbers a step: (batch, length, d_model, n) of them.
-    * "triton-scan": else, on cuda where triton is installed: one kernel for the scan and one for its adjoint.
+    * "triton-scan": else, on cuda where triton is installed, but not in float64: a fused kernel, forward and adjoint.
     * "chunked-scan": else. On a CPU forward and backward at (8, 1024, 128) take 1.1 to 1.5 times as long as jax's loop;
       chunks of 16, 32 and 64 steps were equal within the noise of the measurement.
     """
     if hasattr(layer, "torch_module") or not isinstance(layer, DiagonalLayer):
         return "module"
-    return "fft" if len(layer.state_shape) == 2 else algorithm(device.partition(":")[0])
+    return "fft" if len(layer.state_shape) == 2 else algorithm(device.partition(":")[0], PARAMETER_DTYPES[dtype])
 
 
 # What the plain-array face calls: numpy in, numpy out.

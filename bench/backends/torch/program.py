@@ -138,7 +138,7 @@ class Program:
         self.held += [part for state in self.states for part in state]
 
     def _compiled(self, run):
-        return torch.compile(run, dynamic=False, backend=self.counter) if self.compile else run
+        return torch.compile(run, fullgraph=True, dynamic=False, backend=self.counter) if self.compile else run
 
     def _forward(self, run, arguments: tuple) -> None:
         with torch.no_grad():

@@ -13,8 +13,9 @@ import importlib.util
 from functools import partial
 
 import torch
-from scipy.fft import next_fast_len
 from torch import Tensor
+
+from bench.backends import fft
 
 Pair = tuple[Tensor, Tensor]
 """Real and imaginary part."""
@@ -23,12 +24,12 @@ Pair = tuple[Tensor, Tensor]
 # The primitives: time first, one axis of states, not differentiable by themselves.
 
 
-def algorithm(device: str) -> str:
-    """The scan that runs on this kind of device: "triton-scan" on cuda where triton is installed, else "chunked-scan".
+def algorithm(device: str, dtype: torch.dtype = torch.float32) -> str:
+    """The scan that runs: "triton-scan" on cuda where triton is installed, but not in float64; else "chunked-scan".
 
     There is no other rule, and no falling back while a program runs: a kernel that cannot be compiled is an error.
     """
-    fused = device == "cuda" and importlib.util.find_spec("triton") is not None
+    fused = device == "cuda" and dtype != torch.float64 and importlib.util.find_spec("triton") is not None
     return "triton-scan" if fused else "chunked-scan"
 
 
@@ -38,7 +39,9 @@ def states(a: Pair, v: Pair, start: Pair, *, spare: bool = False) -> Pair:
     `spare`: nobody needs v any more, so x may be written over it. Half of what is new on each call would be handed
     back to the operating system and zeroed again for the next one.
     """
-    if algorithm(v[0].device.type) == "triton-scan":
+    if torch.compiler.is_compiling():
+        return _states_operator(*a, *v, *start)
+    if algorithm(v[0].device.type, v[0].dtype) == "triton-scan":
         from bench.backends.torch import triton_scan
 
         return triton_scan.states(a, v, start)
@@ -52,11 +55,49 @@ def adjoint(a: Pair, g: Pair, x: Pair, start: Pair, *, spare: bool = False) -> t
 
     A gradient here is the pair of derivatives with respect to the real and the imaginary part.
     """
-    if algorithm(g[0].device.type) == "triton-scan":
+    if torch.compiler.is_compiling():
+        h_re, h_im, da_re, da_im, ds_re, ds_im = _adjoint_operator(*a, *g, *x, *start)
+        return (h_re, h_im), (da_re, da_im), (ds_re, ds_im)
+    if algorithm(g[0].device.type, g[0].dtype) == "triton-scan":
         from bench.backends.torch import triton_scan
 
         return triton_scan.adjoint(a, g, x, start)
     return _adjoint_chunked(a, g, x, start, g if spare else _like(g))
+
+
+# For torch.compile each primitive is one operator, which it leaves as it is: traced, a loop would be unrolled.
+
+
+@torch.library.custom_op("linrec_bench::states", mutates_args=())
+def _states_operator(
+    a_re: Tensor, a_im: Tensor, v_re: Tensor, v_im: Tensor, s_re: Tensor, s_im: Tensor
+) -> tuple[Tensor, Tensor]:
+    return states((a_re, a_im), (v_re, v_im), (s_re, s_im))
+
+
+@_states_operator.register_fake
+def _(a_re, a_im, v_re, v_im, s_re, s_im):
+    return _like((v_re, v_im))
+
+
+@torch.library.custom_op("linrec_bench::adjoint", mutates_args=())
+def _adjoint_operator(
+    a_re: Tensor,
+    a_im: Tensor,
+    g_re: Tensor,
+    g_im: Tensor,
+    x_re: Tensor,
+    x_im: Tensor,
+    s_re: Tensor,
+    s_im: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    h, da, ds = adjoint((a_re, a_im), (g_re, g_im), (x_re, x_im), (s_re, s_im))
+    return *h, *da, *ds
+
+
+@_adjoint_operator.register_fake
+def _(a_re, a_im, g_re, g_im, x_re, x_im, s_re, s_im):
+    return *_like((g_re, g_im)), *_like((a_re, a_im)), *_like((s_re, s_im))
 
 
 def scan(Lambda: Pair, v: Pair, start: Pair) -> Pair:
@@ -165,8 +206,8 @@ class _Filtered(torch.autograd.Function):
     """Inputs: Lambda, B, C, u. The states are an output too, so that the backward pass can be differentiated."""
 
     @staticmethod
-    def forward(*inputs):
-        return _filtered_by_parts(*inputs, plain=True)
+    def forward(a_re, a_im, b_re, b_im, c_re, c_im, u):
+        return _filtered_by_parts(a_re, a_im, b_re, b_im, c_re, c_im, u, plain=True)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -238,6 +279,8 @@ def convolve(kernel: Tensor, u: Tensor) -> Tensor:
 
     In float32 at least, as FFTs in fewer bits do not exist, and so is the result.
     """
+    if torch.compiler.is_compiling():
+        return _Convolve.forward(kernel, u)  # the compiler derives it, and takes no function with a jvp
     return _Convolve.apply(kernel, u)
 
 
@@ -247,7 +290,7 @@ class _Convolve(torch.autograd.Function):
     @staticmethod
     def forward(kernel, u):
         length = u.shape[1]
-        size = _room(length)
+        size = fft.size(length)
         filters = torch.fft.rfft(kernel[:, :length], size)  # what is longer would wrap around
         spectrum = torch.fft.rfft(_channels(u.to(kernel.dtype)), size)
         return _channels(torch.fft.irfft(spectrum * filters, size)[..., :length])
@@ -262,7 +305,7 @@ class _Convolve(torch.autograd.Function):
         """The adjoint of an FFT by automatic differentiation is a complex one; this is a correlation by real ones."""
         kernel, u = ctx.saved_tensors
         length, steps = u.shape[1], kernel.shape[1]
-        size = _room(length)
+        size = fft.size(length)
         g_spectrum = torch.fft.rfft(_channels(g), size)
         spectrum = torch.fft.rfft(_channels(u.to(kernel.dtype)), size).conj_physical_()  # a lazy one is copied first
         dk = torch.fft.irfft((g_spectrum * spectrum).sum(0), size)[:, : min(steps, length)]
@@ -276,11 +319,6 @@ class _Convolve(torch.autograd.Function):
         return convolve(kernel_tangent, u) + convolve(kernel, u_tangent)
 
 
-def _room(length: int) -> int:
-    """The size of an FFT that holds the whole product of two sequences, so that nothing wraps around."""
-    return next_fast_len(2 * length - 1, real=True)
-
-
 def _channels(u: Tensor) -> Tensor:
     """(batch, length, d_model) as (batch, d_model, length), or back: an FFT is fastest along the last axis."""
     return u.transpose(1, 2)
@@ -288,6 +326,8 @@ def _channels(u: Tensor) -> Tensor:
 
 def powers(Lambda: Pair, count: int) -> Pair:
     """Lambda^0 .. Lambda^(count - 1) on a new first axis, by doubling."""
+    if torch.compiler.is_compiling():
+        return _Powers.forward(*Lambda, count)
     re, im = _Powers.apply(*Lambda, count)
     return re, im
 
