@@ -46,7 +46,7 @@ def match(
     require(bool(sizes), f"--match {by}: {cls.__name__} takes no d_state")
 
     def at(i: int) -> float:
-        return size(cls(**options, d_model=d_model, d_state=sizes[i]), by, length)
+        return size(_layer(cls, options, d_model, sizes[i]), by, length)
 
     low, high = 0, min(1, len(sizes) - 1)
     while at(high) < target and high < len(sizes) - 1:  # from below: large layers are slow to build
@@ -58,9 +58,13 @@ def match(
     return dict(options) | {"d_state": sizes[best]}, at(best)
 
 
+def _layer(cls: type[Layer], options: Mapping[str, Any], d_model: int, d_state: int) -> Layer:
+    return cls(**dict(options) | {"d_model": d_model, "d_state": d_state})
+
+
 def _allowed(cls: type[Layer], options: Mapping[str, Any], d_model: int, d_state: int) -> bool:
     try:
-        cls(**options, d_model=d_model, d_state=d_state)
+        _layer(cls, options, d_model, d_state)
     except (ValueError, TypeError):
         return False
     return True

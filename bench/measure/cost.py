@@ -47,6 +47,7 @@ def layer_cost(layer: Layer, mode: Mode, batch: int, length: int, params: int, i
     tokens, ways = batch * steps, 2 if layer.has_reverse else 1
     states = tokens * layer.state_reals * STATE_BYTES
     signal = tokens * h * itemsize
+    flops: float
     weights = params * 4
     if len(layer.state_shape) == 1:
         flops = ways * tokens * (4 * h * n + 8 * n + 4 * h * n) + 2 * h * tokens

@@ -111,8 +111,8 @@ class Memory(Suite):
             "predicted_layer": (model, "no model of what this holds: it is of bare layers that are diagonal"),
         }
         best = allocator if allocator is not None else system
-        for name, (value, reason) in figures.items():
-            message = reason if value is None else disagreement(value, best)
+        for name, (value, lacking) in figures.items():
+            message = lacking if value is None else disagreement(value, best)
             cell.record(name, value, "B", message=message or None)
         cell.record("bytes_per_token", best / workload.tokens if best is not None else None, "B")
         cell.record("granularity", memory.granularity(), "B")

@@ -16,7 +16,7 @@ from bench.backends.jax.device import PARAMETER_DTYPES, computing, find, get, pu
 from bench.backends.jax.layer import decode_step, layer_module, system
 from bench.backends.jax.network import Classifier
 from bench.backends.jax.training import adam, adamw
-from bench.contract import CompileFailed, DiagonalSystem
+from bench.contract import CompileFailed, DiagonalLayer, DiagonalSystem
 from bench.measure.workload import RECIPE, Workload
 from bench.network import layer_weights
 
@@ -102,6 +102,7 @@ class Program:
     def _system(self, block: int) -> DiagonalSystem:
         """A layer's system as numpy arrays: it is built once, however long is decoded."""
         layer = self.workload.layer
+        assert isinstance(layer, DiagonalLayer)
         with computing(self.dtype, self.device):
             params = {
                 name: put(np.asarray(value, PARAMETER_DTYPES[self.dtype]), self.device)
@@ -127,7 +128,7 @@ class Program:
         return _Compilations.count
 
     def cache(self) -> str:
-        if not jax.config.jax_compilation_cache_dir:
+        if not jax.config.read("jax_compilation_cache_dir"):
             return "off"
         return "hit" if _Compilations.hits > self.hits else "miss"
 
@@ -190,7 +191,7 @@ class _Compilations:
     hits = 0
 
     @classmethod
-    def took(cls, event: str, duration: float, **_: Any) -> None:
+    def took(cls, event: str, duration_secs: float, **_: Any) -> None:
         cls.count += event == "/jax/core/compile/backend_compile_duration"
 
     @classmethod

@@ -14,7 +14,7 @@ from bench.backends.torch.device import PARAMETER_DTYPES, find, put
 from bench.backends.torch.layer import decode_step, layer_module, system
 from bench.backends.torch.network import Classifier
 from bench.backends.torch.training import adamw
-from bench.contract import CompileFailed
+from bench.contract import CompileFailed, DiagonalLayer
 from bench.measure.workload import RECIPE, Workload
 from bench.network import layer_weights
 
@@ -90,6 +90,7 @@ class Program:
             self._place_decoder()
             return
         module: nn.Module
+        arguments: tuple[Tensor, ...]
         if self.workload.part == "network":
             module = Classifier(self.workload.network, dict(self.weights), self.dtype).to(self.device)
             self.named = dict(module.named_parameters())
@@ -110,11 +111,13 @@ class Program:
         self.held = [*self.named.values(), *placed.values()]
 
     def _place_decoder(self) -> None:
+        layer = self.workload.layer
+        assert isinstance(layer, DiagonalLayer)
         own = [layer_weights(self.weights, i) for i in range(self.workload.depth)]
         kept = PARAMETER_DTYPES[self.dtype]
         tensors = [{name: put(value, self.device).to(kept) for name, value in params.items()} for params in own]
         with torch.no_grad():
-            systems = [system(self.workload.layer, params) for params in tensors]
+            systems = [system(layer, params) for params in tensors]
         self.u = self.u[:, 0]
         self.states: list = [None] * len(systems)
 
