@@ -91,6 +91,7 @@ def run(
     with _warnings_as_lines():
         try:
             prepared = runner.prepare_either(file, given, resume, retry, allow_changed_code)
+            runner.check_baseline(baseline, (cell.model for cell in prepared.cells))
             if plan:
                 _show(runner.plan_blocks(prepared, prepared.execution.out), as_json)
                 return
@@ -313,7 +314,7 @@ def _report(
     folders: list[Path], as_json: bool, view: Any, unverified: bool, only: Collection[str] | None = None
 ) -> int:
     """Prints the report, of `only` these cells; 1 where results could not be read, else 0."""
-    from bench import store
+    from bench import runner, store
     from bench.report import overview, terminal
     from bench.report.blocks import Note
 
@@ -325,6 +326,10 @@ def _report(
     if results.empty:
         typer.echo("bench: nothing was measured", err=True)
         return 1
+    try:
+        runner.check_baseline(view.baseline, results["model"].dropna().unique())
+    except ValueError as error:
+        _refuse(error)
     blocks = overview.report(results, folders, view, unverified)
     if as_json:
         runs = [str(folder) for folder in folders]

@@ -260,6 +260,13 @@ def choose_jobs(asked: int | None, device: str, cells: list[Cell]) -> int:
     return max(1, min(processors, int(memory / MEMORY_PER_JOB_GIB)))
 
 
+def check_baseline(baseline: str | None, models: Iterable[str]) -> None:
+    """ValueError unless the model that others are to be compared with is among these, by its row's or plain name."""
+    names = dict.fromkeys(name for model in models for name in (model, parse_name(model)[0]))
+    if baseline is not None and baseline not in names:
+        raise unknown("model in --baseline", baseline, names)
+
+
 def begin(prepared: Prepared, command: list[str]) -> Prepared:
     """Makes the run's folder with its plan, unless it joins one. Refused where another run was faster."""
     if prepared.joins:

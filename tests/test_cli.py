@@ -69,6 +69,14 @@ def refused(command, tmp_path):
         (["--backends", "tensorflow"], "unknown backend 'tensorflow': allowed are jax, torch"),
         (["--preset", "fast"], "unknown preset of suite stability 'fast': "),
         (["--dtypes", "float16"], "unknown dtype 'float16'"),
+        (["--match", "size"], "unknown size in --match 'size': allowed are flops, params, state"),
+        (["--match", "params", "--models", "lru,s5[d_state=64]"], "--match params sets the d_state of s5"),
+        (["--tokens", "0"], "--tokens is 0: a whole number, at least 1"),
+        (["--tokens", "64"], "--tokens: the suite stability has no batch"),
+        (["--suite", "throughput", "--tokens", "100"], "tokens = 100 is no multiple of length = 256"),
+        (["--compile"], "--compile: cells of the suite stability are not compiled by torch"),
+        (["--baseline", "lur"], "unknown model in --baseline 'lur': did you mean 'lru'?"),
+        (["--suite", "throughput", "--jobs", "2"], "--jobs is 2: cells of the suite throughput need their device"),
         (["--models", ""], "--models is empty"),
         (["--seeds", ""], "--seeds is empty"),
         (["--suite", ","], "--suite is empty"),
@@ -107,7 +115,7 @@ def test_a_wrong_command_is_one_line_and_exit_2_before_any_work(refused, words, 
 
 
 def test_a_run_without_a_suite_is_refused_with_their_names(refused):
-    assert refused("run", "--models", "lru") == "bench: --suite is not given: name one of stability"
+    assert refused("run", "--models", "lru") == "bench: --suite is not given: name one of memory, stability, throughput"
 
 
 def test_an_out_that_cannot_be_written_is_refused(refused, tmp_path):
@@ -560,7 +568,8 @@ def test_every_list_also_as_json(command, what):
     (table,) = json.loads(command("list", what, "--json").stdout)
     text = command("list", what).stdout
     assert all(row[0] in text for row in table["rows"])
-    names = {"models": ["lru", "rotrnn", "s4d", "s5"], "suites": ["stability"], "tasks": ["digits", "listops"],
+    names = {"models": ["lru", "rotrnn", "s4d", "s5"], "tasks": ["digits", "listops"],
+             "suites": ["memory", "stability", "throughput"],
              "backends": ["torch", "jax"], "runs": []}[what]  # fmt: skip
     assert [row[0] for row in table["rows"]] == names
 

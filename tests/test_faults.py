@@ -264,10 +264,10 @@ def interrupted(bench, folder: Path, sent: signal.Signals):
 def test_a_run_that_ctrl_c_ends_keeps_what_is_done_and_goes_on_later(bench_here, undisturbed, tmp_path):
     folder = tmp_path / "results" / "slow"
     process, kept = interrupted(bench_here, folder, signal.SIGINT)
-    before = [store.stamp(folder, path.stem) for path in kept]
+    before = [store.stamp(path) for path in kept]
     (resume,) = re.findall(r"bench (run --resume .*)", process.stderr_text)
     bench_here(*resume.split(), "--jobs", "1")
-    assert [store.stamp(folder, path.stem) for path in kept] == before
+    assert [store.stamp(path) for path in kept] == before
     pd.testing.assert_frame_equal(numbers(folder), numbers(undisturbed), check_exact=True)
 
 
@@ -314,12 +314,12 @@ def test_a_plugin_that_fails_in_the_worker_alone_is_an_error_with_the_reason(eng
 def choices(waiting, kind, backend, others=()):
     """The order in which a slot that has measured this kind and backend would take the cells, alone."""
     slot = local._Slot([0])
-    slot.kind, slot.backend = kind, backend
-    waiting, taken = list(waiting), []
+    slot.kind, slot.group = kind, backend
+    waiting, taken = [local.Work(cell, kind, cell.backend) for cell, kind in waiting], []
     while waiting:
-        cell, slot.kind = waiting.pop(local._choice(waiting, slot, set(others)))
-        slot.backend = cell.backend
-        taken.append((cell.backend, slot.kind, cell.seed))
+        work = waiting.pop(local._choice(waiting, slot, set(others)))
+        slot.kind, slot.group = work.kind, work.group
+        taken.append((work.cell.backend, work.kind, work.cell.seed))
     return taken
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pandas as pd
 
-from bench.contract import Suite, Unsupported, View, require
+from bench.contract import View
 from bench.matching import count
 from bench.measure import memory
-from bench.measure.cost import ITEMSIZE, Mode, layer_cost
-from bench.measure.workload import Part, Program, Workload
+from bench.measure.cost import ITEMSIZE, layer_cost
+from bench.measure.suite import WorkloadSuite
+from bench.measure.workload import Program
 from bench.measurement import Measurement
 from bench.report.blocks import Block
 from suites.memory.report import blocks
@@ -25,20 +26,13 @@ DISAGREEMENT = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory(Suite):
+class Memory(WorkloadSuite):
     """Bytes above what the process held before weights and inputs were made, at the worst moment of one call.
 
     Side by side: the operating system's high-water mark of the process, the allocator's own peak, what the compiler
-    predicts, and what the layer's own model expects. `mode`, `part`, `batch`, `length`, `tokens` as in the suite
-    `throughput`. What cannot be had is null, with the reason.
+    predicts, and what the layer's own model expects. Factors as in `WorkloadSuite`. What cannot be had is null, with
+    the reason.
     """
-
-    d_model: int = 128
-    mode: Mode = "train"
-    batch: int = 8
-    length: int = 1024
-    tokens: int = 0
-    part: Part = "layer"
 
     exclusive: ClassVar[bool] = True
     isolation: ClassVar[Literal["shared", "cell", "rounds"]] = "cell"
@@ -57,37 +51,15 @@ class Memory(Suite):
         },
     }
 
-    def __post_init__(self) -> None:
-        for name in ("d_model", "batch", "length"):
-            require(getattr(self, name) >= 1, f"{name} must be at least 1, not {getattr(self, name)}")
-        require(
-            self.tokens >= 0 and self.tokens % self.length == 0,
-            f"tokens must be a multiple of length = {self.length}, or 0, not {self.tokens}",
-        )
-
-    @property
-    def rows(self) -> int:
-        """The batch that is run."""
-        return self.tokens // self.length if self.tokens else self.batch
-
     def measure(self, cell: Measurement) -> None:
-        workload = Workload(
-            layer=cell.layer, depth=cell.cell.depth, part=self.part, mode=self.mode, batch=self.rows, length=self.length
-        )
-        if self.part == "network" and cell.cell.dtype == "bfloat16":
-            raise Unsupported("networks are not trained in bfloat16 yet: part=layer is")
-        weights = workload.weights(cell.cell.plain_model, cell.cell.seed)
-        params = sum(weights[name].size for name in workload.groups())
-        cell.describe(batch=self.rows, length=self.length, mode=self.mode, params=params)
-        if self.mode == "decode":
-            cell.describe(kernel="step")
+        workload = self.workload(cell)
 
         # what a first call loads and allocates once and for all is not the cell's: a small one comes before
-        small = self._program(cell, dataclasses.replace(workload, batch=1, length=min(8, self.length)))
+        small = self.program(cell, dataclasses.replace(workload, batch=1, length=min(8, self.length)))
         small.build()
         _run(small)
         del small
-        program = self._program(cell, workload)
+        program = self.program(cell, workload)
         program.build()
         why = "" if cell.device == "cpu" else "the system sees the host's memory, not the device's"
         system: int | None = None
@@ -116,11 +88,6 @@ class Memory(Suite):
             cell.record(name, value, "B", message=message or None)
         cell.record("bytes_per_token", best / workload.tokens if best is not None else None, "B")
         cell.record("granularity", memory.granularity(), "B")
-
-    def _program(self, cell: Measurement, workload: Workload) -> Program:
-        weights = workload.weights(cell.cell.plain_model, cell.cell.seed)
-        inputs = workload.inputs(cell.generator("memory", workload.mode, workload.batch, workload.length))
-        return cell.backend.Program(workload, weights, inputs, cell.cell.dtype, cell.device)
 
     @classmethod
     def selftest(cls) -> Selftest:

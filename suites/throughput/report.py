@@ -71,23 +71,18 @@ def blocks(results: pd.DataFrame, view: View) -> list[Block]:
     timed = [group for group in groups if group.processes]
     if not timed:
         return [Note("no cell was timed")]
-    baseline, found = _baseline(timed, view)
+    baseline = _baseline(timed, view)
+    found: list[Block] = []
     for mode in dict.fromkeys(group.key["mode"] for group in groups):
         found.append(_speed([group for group in groups if group.key["mode"] == mode], baseline))
     found += [*_scaling(timed), *_break_even(timed), _start(timed), *_machine(results)]
     return found
 
 
-def _baseline(timed: list[Timed], view: View) -> tuple[str, list[Block]]:
-    """The model that the others are compared with: by its row's name, or its plain name."""
-    models = list(dict.fromkeys(group.key["model"] for group in timed))
-    if view.baseline is None:
-        return models[0], []
-    for model in models:
-        if view.baseline in (model, parse_name(model)[0]):
-            return model, []
-    text = f"--baseline {view.baseline}: no such model was timed; compared with {models[0]}"
-    return models[0], [Note(text, warning=True)]
+def _baseline(timed: list[Timed], view: View) -> str:
+    """The model that the others are compared with: the first of this row's or plain name, or the first of all."""
+    models = [group.key["model"] for group in timed]
+    return next((model for model in models if view.baseline in (model, parse_name(model)[0])), models[0])
 
 
 def _speed(groups: list[Timed], baseline: str) -> Table:

@@ -14,11 +14,11 @@ from bench import conformance
 from bench.backends import reference
 from bench.conformance import Verdict
 from bench.conformance.oracle import output_error
-from bench.contract import DiagonalLayer, Suite, Unsupported, View, require
+from bench.contract import DiagonalLayer, View, require
 from bench.matching import count
 from bench.measure import limits, machine, timing
 from bench.measure.cost import ITEMSIZE, Mode, layer_cost
-from bench.measure.workload import Part, Workload
+from bench.measure.suite import WorkloadSuite
 from bench.measurement import Measurement
 from bench.report.blocks import Block
 from suites.throughput.report import blocks
@@ -31,22 +31,14 @@ STEPS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Throughput(Suite):
-    """Time of one call, everything compiled and warm, all outputs waited for; layers alone or networks around them.
+class Throughput(WorkloadSuite):
+    """Time of one call, everything compiled and warm, all outputs waited for; factors as in `WorkloadSuite`.
 
-    `mode`: `forward`; `train`, forward, backward and a step of AdamW; `decode`, one recurrent step at the position
-    `length`. `tokens` above 0 holds batch x length constant in the place of `batch`. `part`: `layer`, `depth` layers
-    one after another, or `network`, as many blocks with norm and gate, encoder, pooling, decoder. Each cell is timed in
-    `rounds` processes, in each until the 95 % interval of its median is within `width` of it or `budget` seconds are
-    spent.
+    Each cell is timed in `rounds` processes, in each until the 95 % interval of its median is within `width` of it or
+    `budget` seconds are spent.
     """
 
-    d_model: int = 128
     mode: Mode = "forward"
-    batch: int = 8
-    length: int = 1024
-    tokens: int = 0
-    part: Part = "layer"
     rounds: int = 3
     width: float = 0.02
     budget: float = 20.0
@@ -74,36 +66,14 @@ class Throughput(Suite):
     }
 
     def __post_init__(self) -> None:
-        for name in ("d_model", "batch", "length", "rounds"):
-            require(getattr(self, name) >= 1, f"{name} must be at least 1, not {getattr(self, name)}")
-        require(self.tokens >= 0, f"tokens must not be negative, but is {self.tokens}")
-        require(
-            self.tokens % self.length == 0,
-            f"tokens = {self.tokens} is no multiple of length = {self.length}, so no batch holds it constant",
-        )
+        super().__post_init__()
+        require(self.rounds >= 1, f"rounds must be at least 1, not {self.rounds}")
         require(0 < self.width < 1, f"width is a share of the median, above 0 and below 1, not {self.width}")
         require(self.budget > 0, f"budget must be above 0 seconds, not {self.budget}")
 
-    @property
-    def rows(self) -> int:
-        """The batch that is run."""
-        return self.tokens // self.length if self.tokens else self.batch
-
     def measure(self, cell: Measurement) -> None:
-        workload = Workload(
-            layer=cell.layer, depth=cell.cell.depth, part=self.part, mode=self.mode, batch=self.rows, length=self.length
-        )
-        if self.part == "network" and cell.cell.dtype == "bfloat16":
-            raise Unsupported("networks are not trained in bfloat16 yet: part=layer is")
-        weights = workload.weights(cell.cell.plain_model, cell.cell.seed)
-        params = sum(weights[name].size for name in workload.groups())
-        cell.describe(batch=self.rows, length=self.length, mode=self.mode, params=params)
-        if self.mode == "decode":
-            cell.describe(kernel="step")
-        inputs = workload.inputs(cell.generator("throughput", self.mode, self.rows, self.length))
-        program = cell.backend.Program(
-            workload, weights, inputs, cell.cell.dtype, cell.device, compile=cell.cell.compiled
-        )
+        workload = self.workload(cell)
+        program = self.program(cell, workload)
         verdict = conformance.verify(
             cell.layer,
             model=cell.cell.plain_model,
@@ -141,7 +111,7 @@ class Throughput(Suite):
         record("tokens_per_s", workload.tokens / found.median, "1/s")
         sequences = None if self.mode == "decode" else self.rows / found.median
         record("sequences_per_s", sequences, "1/s", message=None if sequences else "a step is no whole sequence")
-        self._record_limits(cell, record, params, found.median)
+        self._record_limits(cell, record, found.median)
         if not found.converged:
             cell.unconverged(
                 f"the 95 % interval of the median is within {found.half_width:.1%} of it after {self.budget:g} s, "
@@ -150,7 +120,8 @@ class Throughput(Suite):
 
     def _with_steps(self, cell: Measurement, verdict: Verdict) -> Verdict:
         """The verdict, after a look at single steps as well: they are another program than the scan."""
-        assert isinstance(cell.layer, DiagonalLayer)
+        if not isinstance(cell.layer, DiagonalLayer):
+            return verdict  # nothing else can be decoded, and the program says so
         params = cell.layer.initial(cell.generator("weights"))
         u = cell.generator("steps").standard_normal((2, STEPS, self.d_model)).astype(np.float32)
         wanted = reference.apply(cell.layer, params, u, dtype="float32")
@@ -166,7 +137,7 @@ class Throughput(Suite):
         reason = f"above the limit of {verdict.limit:g}: step by step {error:.1e}"
         return dataclasses.replace(verdict, verified=False, output_error=worst, reason=reason)
 
-    def _record_limits(self, cell: Measurement, record, params: int, seconds: float) -> None:
+    def _record_limits(self, cell: Measurement, record, seconds: float) -> None:
         """Operations and traffic of the layer's own model, against what this machine reached in this process."""
         size = ITEMSIZE[cell.cell.dtype]
         depth = cell.cell.depth

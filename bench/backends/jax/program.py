@@ -128,7 +128,7 @@ class Program:
         return _Compilations.count
 
     def cache(self) -> str:
-        if not jax.config.read("jax_compilation_cache_dir"):
+        if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
             return "off"
         return "hit" if _Compilations.hits > self.hits else "miss"
 
