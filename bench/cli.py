@@ -101,7 +101,7 @@ def run(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a scheduler sends
     started = time.monotonic()
     try:
-        with _ProgressLines(len(prepared.todo)) as progress:
+        with _ProgressLines(len(prepared.todo), runner.rounds(prepared.todo)) as progress:
             statuses = runner.measure(prepared, progress.ended)
     except (KeyboardInterrupt, OSError) as error:
         done = sum((prepared.folder / "cells" / f"{cell.id}.parquet").exists() for cell in prepared.mine)
@@ -356,8 +356,9 @@ class _ProgressLines:
     FAILURES_SHOWN = 20
     """So many failures have a line of their own in a pipe, however fast they come."""
 
-    def __init__(self, total: int) -> None:
-        self.total = total
+    def __init__(self, total: int, rounds: int | None = None) -> None:
+        self.total, self.rounds = total, rounds or total
+        self.rounds_done = 0
         self.console = Console(stderr=True)
         self.done = self.failed = 0
         self.started = self.shown = time.monotonic()
@@ -376,12 +377,16 @@ class _ProgressLines:
             self.bar.stop()
 
     def ended(self, cell: Any, status: str) -> None:
+        from bench.engines.local import ROUND
         from bench.store import GOOD_STATUSES
 
+        self.rounds_done += 1
+        if status == ROUND:
+            return
         self.done += 1
         self.failed += status not in GOOD_STATUSES
         seconds = time.monotonic() - self.started
-        left = seconds / self.done * (self.total - self.done)
+        left = seconds / self.rounds_done * max(0, self.rounds - self.rounds_done)
         state = f"{self.failed} failed, {_duration(left)} left" if self.done < self.total else f"{self.failed} failed"
         last = f"{cell.model} {cell.backend} depth {cell.depth} seed {cell.seed}: {status}"
         if self.bar:

@@ -267,6 +267,11 @@ def check_baseline(baseline: str | None, models: Iterable[str]) -> None:
         raise unknown("model in --baseline", baseline, names)
 
 
+def rounds(cells: Iterable[Cell]) -> int:
+    """How often a worker measures something for these cells: once each, or once a round."""
+    return len(local.order(list(cells), ""))
+
+
 def begin(prepared: Prepared, command: list[str]) -> Prepared:
     """Makes the run's folder with its plan, unless it joins one. Refused where another run was faster."""
     if prepared.joins:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import bench
-from bench import conformance, registry
+from bench import registry
 from bench.contract import CompileFailed
 from bench.engines import local
 from bench.measure.workload import Workload

@@ -296,3 +296,20 @@ def test_a_step_of_the_layers_alone_moves_what_recipes_train():
     for name, value in jax_weights.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
         assert np.any(value != weights[name].astype(np.float32)), name
+
+
+@pytest.mark.parametrize("model", ["lru", "s4d"])
+def test_a_training_step_in_jax_computes_the_outputs_too(model):
+    """Nobody needs them for the gradients of a linear loss, so XLA leaves them out where they are not given back."""
+    from bench.backends import load
+
+    layer = bench.layer(model, d_model=4, d_state=4).layer
+    workload = Workload(layer=layer, depth=1, part="layer", mode="train", batch=2, length=9)
+    weights, inputs = workload.weights(model, 0), workload.inputs(np.random.default_rng(0))
+    program = load("jax").Program(workload, weights, inputs, "float32", "cpu")
+    program.build()
+    program.place()
+    program.launch()
+    params = {name.removeprefix("blocks.0.layer."): value for name, value in weights.items()}
+    wanted = bench.layer(model, d_model=4, d_state=4).apply(params, inputs["u"], backend="reference", dtype="float32")
+    np.testing.assert_allclose(np.asarray(program.result[2]), wanted, atol=2e-4 * np.abs(wanted).max())

@@ -41,8 +41,11 @@ class Job:
     params: bool = True
 
 
+ROUND = "round"
+"""Said in the place of a status where a round of a cell is done and more follow."""
+
 Progress = Callable[[Cell, str], None]
-"""Called with each cell that has ended and its status."""
+"""Called with each cell that has ended and its status, or with `ROUND`."""
 
 
 def run(cells: list[Cell], job: Job, jobs: int, progress: Progress) -> None:
@@ -239,7 +242,8 @@ class _Slot:
             return False
         self.cell = None
         if store.stamp(self.watched[0]) == self.before[0]:
-            return True  # more rounds follow
+            progress(cell, ROUND)
+            return True
         status = store.status(job.folder, cell.id)
         if status not in store.GOOD_STATUSES:
             self.kill()

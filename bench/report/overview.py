@@ -13,6 +13,8 @@ from bench.contract import View
 from bench.report.blocks import Block, Note, Table
 
 FAILURES_SHOWN = 20
+WIDE_SHOWN = 3
+"""So many unconverged cells have a line: they have their numbers, and a mark in their suite's tables."""
 
 
 def report(
@@ -89,20 +91,23 @@ def failures(results: pd.DataFrame) -> list[Block]:
         return []
     order = {status: i for i, status in enumerate(("error", "crashed", "oom", "timeout", "compile_failed", "missing"))}
     bad = bad.sort_values("status", key=lambda column: column.map(lambda s: order.get(s, len(order))), kind="stable")
+    wide = bad["status"] == "unconverged"
+    shown = bad[~wide | (wide.cumsum() <= WIDE_SHOWN)].head(FAILURES_SHOWN)
+    left = bad.drop(shown.index)["status"].value_counts()
+    more = ", ".join(f"{n} more {status}" for status, n in left.items())
     rows = [
         [
             row.status, row.suite, row.model, row.backend, row.task if isinstance(row.task, str) else "-",
             str(row.depth), str(row.seed), last_line(row.message), row.cell_id,
         ]
-        for row in bad.head(FAILURES_SHOWN).itertuples()
+        for row in shown.itertuples()
     ]  # fmt: skip
-    more = len(bad) - FAILURES_SHOWN
     return [
         Table(
             title=f"Not ok: {len(bad)} of {len(cells)} cells",
             columns=["status", "suite", "model", "backend", "task", "depth", "seed", "reason", "cell"],
             rows=rows,
-            notes=[*([f"and {more} more"] if more > 0 else []), *_whole_messages(bad)],
+            notes=[*([f"and {more}"] if more else []), *_whole_messages(bad)],
             numeric=["depth", "seed"],
         )
     ]

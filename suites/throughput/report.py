@@ -224,35 +224,40 @@ def _break_even(timed: list[Timed]) -> list[Block]:
 
 
 def _start(timed: list[Timed]) -> Table:
-    rows = []
+    """One row for cells that differ by their length alone: the longest's first call and counts, the worst errors."""
+    alike: dict[tuple, list[Timed]] = {}
     for group in timed:
-        compiled, first = group.values("compile_time"), group.values("first_call")
-        recompiled = group.values("compilations_while_timed").sum()
+        alike.setdefault((*group.label(), group.key["mode"], group.key["depth"]), []).append(group)
+    rows = []
+    for groups in alike.values():
+        groups.sort(key=lambda group: group.key["length"])
+        longest, lengths = groups[-1], [f"{group.key['length']:,}" for group in (groups[0], groups[-1])]
+        compiled = [seconds for group in groups for seconds in group.values("compile_time")]
+        errors = [[x for group in groups for x in group.values(name)] for name in ("output_error", "gradient_error")]
         rows.append(
             [
-                *group.label(), group.key["mode"],
-                f"{group.key['length']:,}", figure(float(np.median(compiled)) if len(compiled) else None),
-                figure(float(np.median(first))), f"{recompiled:.0f}",
-                _scientific(group.values("output_error")), _scientific(group.values("gradient_error")),
-                _scientific(group.values("flops")), _scientific(group.values("bytes")),
+                *longest.label(), longest.key["mode"], " - ".join(dict.fromkeys(lengths)),
+                figure(max(compiled) if compiled else None), figure(float(np.median(longest.values("first_call")))),
+                f"{sum(group.values('compilations_while_timed').sum() for group in groups):.0f}",
+                *map(_scientific, errors), *(_scientific(longest.values(name)) for name in ("flops", "bytes")),
             ]
         )  # fmt: skip
-    columns = ["model", *timed[0].varying, "mode", "length", "compiling [s]", "first call [s]", "compiled anew",
+    columns = ["model", *timed[0].varying, "mode", "lengths", "compiling [s]", "first call [s]", "compiled anew",
                "output error", "gradient error", "operations", "bytes"]  # fmt: skip
     return Table(
         title="Before the steady state: compiling, the first call, and agreement with the oracle",
         columns=columns,
         rows=rows,
         notes=[
-            "compiling: ahead of the first call, - where nothing is; compiled anew: compilations while it was timed; "
-            "errors: of the largest entry, against the float64 loop, before it was timed; operations and bytes: what "
-            "the layer's own model counts for one call."
+            "compiling: ahead of the first call, the longest, - where nothing is; first call, operations and bytes: at "
+            "the largest length, the latter as the layer's own model counts them; compiled anew: compilations while it "
+            "was timed; errors: of the largest entry, against the float64 loop, the worst over lengths."
         ],
         numeric=columns[2 + len(timed[0].varying) :],
     )
 
 
-def _scientific(values: np.ndarray) -> str:
+def _scientific(values: Sequence[float] | np.ndarray) -> str:
     return f"{np.max(values):.1e}" if len(values) else "-"
 
 
