@@ -41,7 +41,7 @@ def run(
     models: Annotated[Listed, typer.Option(help="Names, e.g. rotrnn,'lru[gamma=tied]'.  [default: all four]")] = None,
     backends: Annotated[Listed, typer.Option(help="torch, jax.  [default: torch]")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.  [default: auto]")] = None,
-    dtypes: Annotated[Listed, typer.Option(help="float32, float64, tf32.  [default: float32]")] = None,
+    dtypes: Annotated[Listed, typer.Option(help="float32, float64, tf32, bfloat16.  [default: float32]")] = None,
     tasks: Annotated[Listed, typer.Option(help="Tasks, e.g. digits,'listops[max_length=150]'.")] = None,
     depths: Annotated[Listed, typer.Option(help="Numbers of blocks, e.g. 1,2,4.")] = None,
     seeds: Annotated[Listed, typer.Option(help="Seeds, e.g. 0-4,7.  [default: 0-2]")] = None,

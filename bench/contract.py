@@ -268,6 +268,10 @@ class Suite(ABC):
     isolation: ClassVar[Literal["shared", "cell", "rounds"]] = "shared"
     """`shared`: cells follow one another in a worker. `cell`: each has a fresh process. `rounds`: each is measured in
     as many processes as its factor `rounds` says; in a round each (model, backend) gets one, in random order."""
+    alternatives: ClassVar[Mapping[str, str]] = {}
+    """Factor -> another that says the same: where a user gives the first, a preset's second is dropped."""
+    takes_tasks: ClassVar[bool] = True
+    """Whether cells of the suite have a task."""
     compiles: ClassVar[bool] = False
     """Whether a cell can be measured under torch.compile."""
 

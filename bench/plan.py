@@ -221,6 +221,9 @@ def cells(request: Request, device: str, preset: str) -> list[Cell]:
     for plugin in request.plugin:
         registry.load_file(Path(plugin))
     settings = _Settings(request.set)
+    suites = [registry.find("suite", parse_name(text)[0]) for text in request.suite]
+    if request.tasks and not any(suite.takes_tasks for suite in suites):
+        raise ValueError(f"--tasks: cells of the suite {parse_name(request.suite[0])[0]} have no task")
     planned = {
         cell.id: cell for suite in request.suite for cell in _suite_cells(suite, request, settings, device, preset)
     }
@@ -263,15 +266,18 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
     for key in values:
         require(key in own or key in STANDARD_FACTORS or "." in key, f"suite {name}: its preset sets {key!r}")
     factors: dict[str, list[Any]] = {key: value for key, value in values.items() if key in own}
-    factors |= {key: [value] for key, value in convert(f"suite {name}", suite, given).items()}
-    factors |= settings.pick(name, own)
+    asked = {key: [value] for key, value in convert(f"suite {name}", suite, given).items()} | settings.pick(name, own)
     if request.tokens is not None:
         require("tokens" in own, f"--tokens: the suite {name} has no batch that could hold batch x length constant")
-        twice = factors.get("tokens") not in (None, values.get("tokens"))
-        require(not twice, "--tokens and --set tokens: give one of them")
-        factors["tokens"] = [request.tokens]
+        require("tokens" not in asked, "--tokens and --set tokens: give one of them")
+        asked["tokens"] = [request.tokens]
+    for key, other in suite.alternatives.items():
+        require(not {key, other} <= asked.keys(), f"suite {name}: {key} and {other} say the same: give one of them")
+        if key in asked:
+            factors.pop(other, None)
+    factors |= asked
 
-    tasks = request.tasks or values.get("tasks", [])
+    tasks = (request.tasks or values.get("tasks", [])) if suite.takes_tasks else []
     depths = request.depths or values.get("depths", [1])
     seeds = request.seeds or values.get("seeds", [0, 1, 2])
     dtypes = request.dtypes or values.get("dtypes", ["float32"])

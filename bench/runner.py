@@ -246,7 +246,8 @@ def choose_jobs(asked: int | None, device: str, cells: list[Cell]) -> int:
 
     The number of cells does not count: it would change the threads of a cell, and with them its last digits.
     """
-    exclusive = [suite for suite in {cell.suite for cell in cells} if registry.find("suite", suite).exclusive]
+    classes = {name: registry.find("suite", name) for name in {cell.suite for cell in cells}}
+    exclusive = [name for name, cls in classes.items() if cls.exclusive or cls.isolation == "rounds"]
     require(
         not exclusive or asked in (None, 1),
         f"--jobs is {asked}: cells of the suite {''.join(exclusive[:1])} need their device to themselves",

@@ -72,16 +72,23 @@ def checked(column: str, value: Any) -> Any:
 def table(cell: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     """Rows of one cell as an arrow table: what `cell` holds is repeated in each.
 
-    A cell's message, which says why it failed, stands in every row; where it has none the rows' own stand.
+    A cell's message, which says why it failed, stands in every row, after the row's own.
     """
     rows = list(rows) or [{}]
     columns = {}
     for field in SCHEMA:
         values = [row.get(field.name, cell.get(field.name)) for row in rows]
         if field.name == "message":
-            values = [cell.get("message") or row.get("message") for row in rows]
+            values = [_both(row.get("message"), cell.get("message")) for row in rows]
         columns[field.name] = pa.array(values, field.type)
     return pa.table(columns, schema=SCHEMA)
+
+
+def _both(own: str | None, cell: str | None) -> str | None:
+    """A row's own reason and then its cell's, where it has one."""
+    if own and cell and cell not in own:
+        return f"{own}; {cell}"
+    return own or cell
 
 
 def write(path: Path, content: pa.Table) -> None:
@@ -136,14 +143,19 @@ def part(folder: Path, cell_id: str, round: int) -> Path:
 
 def parts(folder: Path, cell_id: str) -> list[pa.Table]:
     """What the rounds of a cell have found so far, in their order."""
-    return [_load(path) for path in sorted((folder / "parts").glob(f"{cell_id}.*.parquet"))]
+    found = (folder / "parts").glob(f"{cell_id}.*.parquet")
+    return [_load(path) for path in sorted(found, key=lambda path: int(path.suffixes[0][1:]))]
 
 
 def remove_parts(folder: Path, cell_id: str) -> None:
-    """Takes away what the rounds of a cell have left, and the folder where it was the last."""
+    """Takes away what the rounds of a cell have left."""
     for path in (folder / "parts").glob(f"{cell_id}.*.parquet"):
         path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # others' parts are there, or it was never made
+
+
+def remove_parts_folder(folder: Path) -> None:
+    """Takes away what rounds were kept in, unless another process still has some there."""
+    with contextlib.suppress(OSError):
         (folder / "parts").rmdir()
 
 
@@ -168,7 +180,10 @@ def joined(rounds: list[pa.Table]) -> pa.Table:
     } | ({"message": bad[-1]["message"]} if bad else {})
     whole = pa.concat_tables(rounds)
     for name, value in end.items():
-        column = pa.array([value] * len(whole), SCHEMA.field(name).type)
+        values = [value] * len(whole)
+        if name == "message":
+            values = [_both(own, value) for own in whole["message"].to_pylist()]
+        column = pa.array(values, SCHEMA.field(name).type)
         whole = whole.set_column(SCHEMA.get_field_index(name), SCHEMA.field(name), column)
     return whole
 

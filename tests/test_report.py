@@ -170,7 +170,7 @@ def test_of_many_failures_some_are_shown_and_the_others_counted():
     lru = planned("lru", seeds="0-29")
     first, *_ = overview.report(frame(*[failed(cell, "error") for cell in lru]), [])
     assert len(first.rows) == overview.FAILURES_SHOWN
-    assert first.notes == ["and 10 more"]
+    assert first.notes == ["and 10 more error"]
 
 
 def test_the_reason_of_a_failure_is_the_line_that_says_what_happened():

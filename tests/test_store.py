@@ -356,10 +356,10 @@ def test_facts_are_json_and_in_every_row(measurement):
     }  # fmt: skip
 
 
-def test_the_message_of_a_failed_cell_is_in_every_row_and_a_rows_own_where_it_has_none():
+def test_the_message_of_a_failed_cell_is_in_every_row_after_the_rows_own():
     rows = [{"metric": "a", "message": "own"}, {"metric": "b"}]
     assert store.table({"status": "ok"}, rows)["message"].to_pylist() == ["own", None]
-    assert store.table({"status": "error", "message": "why"}, rows)["message"].to_pylist() == ["why", "why"]
+    assert store.table({"status": "error", "message": "why"}, rows)["message"].to_pylist() == ["own; why", "why"]
 
 
 def test_paths_are_cut_to_the_package_and_other_text_stays():

@@ -12,6 +12,7 @@ import bench
 from bench import plan
 from bench.contract import View
 from bench.matching import count
+from bench.measure.cost import layer_cost
 from bench.measure.workload import Workload
 from bench.options import parse_name
 from bench.report import overview
@@ -168,7 +169,8 @@ def test_the_systems_figure_and_the_allocators_agree_about_large_arrays(held):
     allocator = rows[rows["metric"] == "peak_allocator"].set_index("backend")["value"]
     compiler = rows[rows["metric"] == "predicted_compiler"].set_index("backend")["value"]
     assert system["torch"] == pytest.approx(allocator["torch"], rel=0.2)
-    assert system["jax"] == pytest.approx(compiler["jax"], rel=0.2)
+    copied = 4 * 4096 * 64 * 4  # u on its way to the device is there twice, which XLA does not know
+    assert 0.9 * compiler["jax"] < system["jax"] < 1.1 * (compiler["jax"] + copied)
 
 
 def test_memory_that_was_never_measured_is_null_and_not_0(held):
@@ -312,4 +314,73 @@ def test_a_training_step_in_jax_computes_the_outputs_too(model):
     program.launch()
     params = {name.removeprefix("blocks.0.layer."): value for name, value in weights.items()}
     wanted = bench.layer(model, d_model=4, d_state=4).apply(params, inputs["u"], backend="reference", dtype="float32")
-    np.testing.assert_allclose(np.asarray(program.result[2]), wanted, atol=2e-4 * np.abs(wanted).max())
+    np.testing.assert_allclose(np.asarray(program.result[2][0]), wanted, atol=2e-4 * np.abs(wanted).max())
+    wanted = bench.layer(model, d_model=4, d_state=4).gradients(params, inputs["u"], inputs["cotangent"])["u"]
+    np.testing.assert_allclose(np.asarray(program.result[2][1]), wanted, atol=2e-4 * np.abs(wanted).max())
+
+
+def frame(timed: pd.DataFrame, **columns) -> pd.DataFrame:
+    """The same rows as those of other cells, which differ in these columns and factors."""
+    other = timed.copy()
+    for name, value in columns.items():
+        other[name] = value
+    other["cell_id"] = other["cell_id"] + str(columns)
+    factors = other["factors"].map(json.loads)
+    other["factors"] = [json.dumps(found | {k: v for k, v in columns.items() if k in found}) for found in factors]
+    return other
+
+
+@pytest.mark.parametrize(
+    ("columns", "head"), [({"depth": 4}, "depth"), ({"compiled": True}, "compiled"), ({"dtype": "tf32"}, "dtype")]
+)
+def test_what_varies_has_a_column_and_is_never_compared_across(timed, columns, head):
+    both = pd.concat([timed, frame(timed, **columns)], ignore_index=True)
+    table = blocks(both, View())[0]
+    assert isinstance(table, Table)
+    assert head in table.columns
+    assert head not in table.title.split(" (")[1].replace("d_model", "").split()
+    speed = table.columns.index("speed")
+    assert [row[speed] for row in table.rows if row[0] == "lru"] == ["1"] * 4
+
+
+def test_lengths_are_compared_at_one_batch(timed):
+    both = pd.concat([timed, frame(timed, batch=8)], ignore_index=True)
+    tables = {block.title: block for block in blocks(both, View()) if isinstance(block, Table)}
+    scaling = tables["Exponent of time over length"]
+    assert sorted({row[scaling.columns.index("constant")] for row in scaling.rows}) == ["batch 2", "batch 8"]
+    assert len(scaling.rows) == 12
+
+
+def test_decoding_at_a_constant_number_of_tokens_has_no_exponent(timed):
+    other = frame(timed, tokens=128)
+    scaling = next(b for b in blocks(other, View()) if isinstance(b, Table) and b.title.startswith("Exponent"))
+    assert {row[scaling.columns.index("mode")] for row in scaling.rows} == {"forward", "train"}
+
+
+def test_a_batch_that_is_given_goes_before_the_tokens_of_a_preset():
+    request = plan.Request.parse(suite="throughput", models="lru", set={"batch": 3, "length": 1000, "mode": "train"})
+    (cell,) = plan.cells(request, "cuda", "default")
+    assert cell.suite_object.rows == 3
+    with pytest.raises(ValueError, match="batch and tokens say the same"):
+        plan.cells(plan.Request.parse(suite="throughput", tokens=2048, set={"batch": 3}), "cuda", "default")
+
+
+def test_tasks_are_refused_where_no_suite_has_any():
+    with pytest.raises(ValueError, match="--tasks: cells of the suite memory have no task"):
+        plan.cells(plan.Request.parse(suite="memory", tasks="listops"), "cpu", "quick")
+    both = plan.cells(plan.Request.parse(suite="memory,stability", models="lru", tasks="digits"), "cpu", "quick")
+    assert {(cell.suite, cell.task) for cell in both} == {("memory", None), ("stability", "digits")}
+
+
+def test_the_model_of_memory_counts_layers_once_where_one_is_alive_at_a_time():
+    layer = bench.layer("lru", d_model=16).layer
+    params = count(layer)
+    one, four = (layer_cost(layer, "forward", 2, 100, params, 4, depth) for depth in (1, 4))
+    assert four.flops == 4 * one.flops
+    assert four.held - one.held == 3 * 4 * params
+    one, four = (layer_cost(layer, "train", 2, 100, params, 4, depth) for depth in (1, 4))
+    assert four.held - one.held == 3 * (4 * 4 * params + 4 * 2 * 100 * (16 + 128))
+    assert (
+        layer_cost(layer, "forward", 2, 100, params, 8).moved
+        == 2 * layer_cost(layer, "forward", 2, 100, params, 4).moved
+    )

@@ -182,6 +182,8 @@ def _compiled(
     place = find(c.device)
     module = loaded.layer_module(c.layer, params, c.dtype).to(place)
     inputs = put(u, place, c.dtype).requires_grad_()
+    torch.compiler.reset()
+    torch.compiler.set_stance("default")  # whatever was compiled before may have asked for no more
     y = torch.compile(module, fullgraph=True, dynamic=False)(inputs)
     y.backward(put(cotangent, place, c.dtype))
     leaves = [*module.named_parameters(), ("u", inputs)]

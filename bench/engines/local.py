@@ -71,6 +71,7 @@ def run(cells: list[Cell], job: Job, jobs: int, progress: Progress) -> None:
                     others = {other.kind for other in slots if other is not slot and other.cell}
                     slot.give(waiting.pop(_choice(waiting, slot, others)), job, folder)
             time.sleep(POLL_S)
+    store.remove_parts_folder(job.folder)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,7 +293,8 @@ def write_failure(
         "started_at": (datetime.now(UTC) - timedelta(seconds=duration_s)).isoformat(timespec="milliseconds"),
         "duration_s": duration_s, "threads": threads,
     }  # fmt: skip
-    store.write(store.file(job.folder, cell.id), store.table(columns, []))
+    found = [*store.parts(job.folder, cell.id), store.table(columns, [])]  # with what earlier rounds have found
+    store.write(store.file(job.folder, cell.id), store.joined(found) if len(found) > 1 else found[0])
 
 
 def _signal_name(number: int) -> str:

@@ -13,9 +13,6 @@ Mode = Literal["forward", "train", "decode"]
 ITEMSIZE = {"float32": 4, "tf32": 4, "float64": 8, "bfloat16": 2}
 """Bytes of a number of u and y."""
 
-STATE_BYTES = 4
-"""States are float32 whatever u and y are."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
@@ -25,30 +22,34 @@ class Cost:
     moved: float
     held: float
 
-    def __mul__(self, layers: int) -> Cost:
-        return Cost(self.flops * layers, self.moved * layers, self.held * layers)
 
+def layer_cost(
+    layer: Layer, mode: Mode, batch: int, length: int, params: int, itemsize: int, depth: int = 1
+) -> Cost | None:
+    """The cost of `depth` layers one after another; None if it is not known.
 
-def layer_cost(layer: Layer, mode: Mode, batch: int, length: int, params: int, itemsize: int) -> Cost | None:
-    """The cost of one layer; its own `cost(mode, batch, length, itemsize)` where it has one; else None if unknown.
+    A layer may have a `cost(mode, batch, length, itemsize)` of its own, which is taken `depth` times.
 
     A recurrence over n complex states costs, a token: 4 h n for B u, 8 n for the step, 4 h n for C x, 2 h for D u. S4D
     (one system a channel) by FFT of size 2 L: three transforms of 2.5 N log2 N a channel, 6 a frequency, and its kernel
     8 n L. A backward pass takes twice the forward's operations, AdamW 12 a parameter. What must move: u and y,
     parameters, and for training their gradients and moments, the cotangents, and the states once written and once read.
-    What is held: the same, states and their cotangents together.
+    What is held: all parameters with
+    their gradients and moments; in a forward pass one layer's u, y and states; for training every layer's u and states,
+    and one layer's cotangents of both.
     """
     if own := getattr(layer, "cost", None):
-        return Cost(*own(mode, batch, length, itemsize))
+        return Cost(*(depth * amount for amount in own(mode, batch, length, itemsize)))
     if not isinstance(layer, DiagonalLayer):
         return None
     h, n = layer.d_model, layer.state_shape[-1]
     steps = 1 if mode == "decode" else length
     tokens, ways = batch * steps, 2 if layer.has_reverse else 1
-    states = tokens * layer.state_reals * STATE_BYTES
+    wide = max(4, itemsize)  # parameters and states are float32 where u and y are narrower
+    states = tokens * layer.state_reals * wide
     signal = tokens * h * itemsize
     flops: float
-    weights = params * 4
+    weights = params * wide
     if len(layer.state_shape) == 1:
         flops = ways * tokens * (4 * h * n + 8 * n + 4 * h * n) + 2 * h * tokens
     elif mode == "decode":
@@ -57,9 +58,14 @@ def layer_cost(layer: Layer, mode: Mode, batch: int, length: int, params: int, i
         size = 2 * length
         transforms = 2.5 * size * math.log2(size)
         flops = ways * h * ((2 * batch + 1) * transforms + batch * 3 * size + 8 * n * length) + 2 * h * tokens
-        states = h * size * STATE_BYTES * (batch + 1) * ways  # spectra, in the place of states
+        states = h * size * wide * (batch + 1) * ways  # spectra, in the place of states
     if mode == "decode":
-        return Cost(flops, weights + 2 * signal + 2 * states, weights + 2 * signal + 2 * states)
+        moved = weights + 2 * signal + 2 * states
+        return Cost(depth * flops, depth * moved, depth * (weights + 2 * states) + 2 * signal)
     if mode == "forward":
-        return Cost(flops, weights + 2 * signal, weights + 2 * signal + states)
-    return Cost(3 * flops + 12 * params, 7 * weights + 4 * signal + 2 * states, 4 * weights + 4 * signal + 2 * states)
+        return Cost(depth * flops, depth * (weights + 2 * signal), depth * weights + 2 * signal + states)
+    return Cost(
+        depth * (3 * flops + 12 * params),
+        depth * (7 * weights + 4 * signal + 2 * states),
+        depth * (4 * weights + signal + states) + 3 * signal + states,
+    )

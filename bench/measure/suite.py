@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bench.contract import Suite, Unsupported, require
 from bench.measure.cost import Mode
@@ -18,6 +19,9 @@ class WorkloadSuite(Suite):
     `length`. `tokens` above 0 holds batch x length constant in the place of `batch`. `part`: `layer`, `depth` layers
     one after another, or `network`, as many blocks with norm and gate, encoder, pooling, decoder.
     """
+
+    alternatives = {"batch": "tokens", "tokens": "batch"}
+    takes_tasks: ClassVar[bool] = False
 
     d_model: int = 128
     mode: Mode = "train"

@@ -22,6 +22,7 @@ class Cells:
     """
 
     counted: tuple[str, ...] = ("ok",)
+    shown: tuple[str, ...] = SHOWN
 
     def __init__(self, key: dict[str, Any], varying: Sequence[str], rows: pd.DataFrame) -> None:
         self.key, self.varying = key, list(varying)
@@ -33,13 +34,22 @@ class Cells:
     @classmethod
     def of(cls, results: pd.DataFrame) -> Iterator[Self]:
         """All groups of a suite's rows, in the order of the plan."""
-        varying = [column for column in SHOWN if results[column].nunique() > 1]
+        varying = [column for column in cls.shown if results[column].nunique() > 1]
         factors = {text: json.loads(text) for text in results["factors"].unique()}
         names = sorted({name for found in factors.values() for name in found})
         varying += [name for name in names if len({str(found.get(name)) for found in factors.values()}) > 1]
         for values, rows in results.groupby(GROUP, dropna=False, sort=False):
             key = dict(zip(GROUP, values, strict=True))
             yield cls(key | factors[key["factors"]], varying, rows)
+
+    def label(self) -> list[str]:
+        """The model, and what varies between groups."""
+        return [self.key["model"], *(str(self.key.get(name, "-")) for name in self.varying)]
+
+    def fixed(self) -> list[str]:
+        """What is equal in all groups, for a title."""
+        found = [f"{name} {self.key[name]}" for name in ("d_model", "depth") if name not in self.varying]
+        return found + [str(self.key[name]) for name in ("backend", "device", "dtype") if name not in self.varying]
 
     def metric(self, name: str, **where: Any) -> pd.DataFrame:
         """The rows of a metric; `where` names columns and the value they must have, None for empty."""

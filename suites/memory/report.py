@@ -33,11 +33,10 @@ HIDDEN = ("mode", "length", "batch", "tokens")
 class Held(Cells):
     """The cells that differ by their seed alone: the memory of one of them."""
 
+    shown = (*SHOWN, "depth")
+
     def __init__(self, key: dict[str, Any], varying: Sequence[str], rows: pd.DataFrame) -> None:
         super().__init__(key, [name for name in varying if name not in HIDDEN], rows)
-
-    def label(self) -> list[str]:
-        return [self.key["model"], *(str(self.key.get(name, "-")) for name in self.varying)]
 
     def bytes(self, name: str) -> float | None:
         """The largest over seeds of a figure; None where it could not be had."""
@@ -84,8 +83,7 @@ def _peaks(groups: list[Held]) -> Table:
             ]
         )  # fmt: skip
     key, varying = groups[0].key, groups[0].varying
-    fixed = [f"{name} {key[name]}" for name in ("d_model", "depth") if name not in varying]
-    fixed += [str(key[name]) for name in SHOWN if name not in (*varying, "task", "d_model")]
+    fixed = groups[0].fixed()
     columns = ["model", *varying, "length", "batch", *FIGURES.values(), "bytes a token", "differs", "state reals"]
     return Table(
         title=f"{TITLES.get(key['mode'], key['mode'])} in {unit} ({', '.join(fixed)})",
@@ -109,8 +107,9 @@ def _slopes(groups: list[Held]) -> list[Block]:
         for group in groups:
             others = [(name, group.column(name)) for name in ("length", "batch", "depth") if name != axis]
             if axis == "length" and group.key.get("tokens"):
-                others = [pair for pair in others if pair[0] != "batch"]
-            curves.setdefault((*group.label(), group.key["mode"], *others), []).append(group)
+                others = [pair for pair in others if pair[0] != "batch"] + [("tokens", group.key["tokens"])]
+            label = [group.key["model"], *(str(group.key.get(n, "-")) for n in group.varying if n != axis)]
+            curves.setdefault((*label, group.key["mode"], *others), []).append(group)
         for curve in curves.values():
             at = [group.column(axis) for group in curve]
             peaks = [group.measured for group in curve]

@@ -73,9 +73,9 @@ class Memory(WorkloadSuite):
         allocator, no_allocator = program.allocator_peak()
         predicted, no_prediction = program.predicted_bytes()
         cost = layer_cost(
-            cell.layer, self.mode, self.rows, self.length, count(cell.layer), ITEMSIZE[cell.cell.dtype]
+            cell.layer, self.mode, self.rows, self.length, count(cell.layer), ITEMSIZE[cell.cell.dtype], cell.cell.depth
         ) if self.part == "layer" else None  # fmt: skip
-        model = cost.held * cell.cell.depth if cost else None
+        model = cost.held if cost else None
         figures = {
             "peak_system": (system, why),
             "peak_allocator": (allocator, no_allocator),

@@ -34,6 +34,7 @@ class Timed(Cells):
     """The cells that differ by their seed alone: one time, from several processes."""
 
     counted = COMPLETE_STATUSES
+    shown = (*SHOWN, "compiled", "depth")
 
     def __init__(self, key: dict[str, Any], varying: Sequence[str], rows: pd.DataFrame) -> None:
         super().__init__(key, [name for name in varying if name not in HIDDEN], rows)
@@ -41,9 +42,6 @@ class Timed(Cells):
         self.processes = [values.to_numpy(float) for _, values in samples]
         self.resampled = bootstrap_medians(self.processes) if self.processes else np.array([])
         self.converged = self.ok == self.planned and bool((self.cells["status"] == "ok").all())
-
-    def label(self) -> list[str]:
-        return [self.key["model"], *(str(self.key.get(name, "-")) for name in self.varying)]
 
     @property
     def medians(self) -> np.ndarray:
@@ -62,7 +60,12 @@ class Timed(Cells):
     def peers(self) -> tuple:
         """What two cells must share to be compared with each other."""
         rest = tuple(str(self.key.get(name)) for name in self.varying if name != "backend")
-        return (self.key["mode"], self.key["backend"], self.key["length"], self.batch, self.key["depth"], *rest)
+        return (self.key["mode"], self.key["backend"], self.key["length"], self.batch, *rest)
+
+    @property
+    def held_constant(self) -> str:
+        """What stays the same over lengths: the batch, or batch x length."""
+        return f"{self.key['tokens']:,} tokens" if self.key.get("tokens") else f"batch {self.batch}"
 
 
 def blocks(results: pd.DataFrame, view: View) -> list[Block]:
@@ -73,6 +76,8 @@ def blocks(results: pd.DataFrame, view: View) -> list[Block]:
         return [Note("no cell was timed")]
     baseline = _baseline(timed, view)
     found: list[Block] = []
+    if view.baseline not in (None, baseline, parse_name(baseline)[0]):
+        found.append(Note(f"--baseline {view.baseline} was not timed: compared with {baseline}", warning=True))
     for mode in dict.fromkeys(group.key["mode"] for group in groups):
         found.append(_speed([group for group in groups if group.key["mode"] == mode], baseline))
     found += [*_scaling(timed), *_break_even(timed), _start(timed), *_machine(results)]
@@ -126,11 +131,10 @@ def _speed(groups: list[Timed], baseline: str) -> Table:
     if len({group.column("kernel") for group in timed if group.key["backend"] == timed[0].key["backend"]}) > 1:
         notes.append("kernel: the algorithm that ran. Rows of different kernels are different programs.")
     key = groups[0].key
-    fixed = [f"{name} {key[name]}" for name in ("d_model", "depth") if name not in varying]
-    fixed += [str(key[name]) for name in SHOWN if name not in (*varying, "task", "d_model")]
+    fixed = groups[0].fixed()
     if key.get("part") and "part" not in varying:
         fixed.append("bare layers" if key["part"] == "layer" else "whole networks")
-    if key["compiled"] and key["backend"] == "torch":
+    if "compiled" not in varying and any(group.key["compiled"] and group.key["backend"] == "torch" for group in groups):
         fixed.append("torch.compile")
     columns = ["model", *varying, "length", "batch", "kernel", f"time [{unit}]", "95 % interval"]
     columns += [*(["medians"] if few else []), "processes", "thousand tokens/s", "speed", "of limit", "state reals"]
@@ -156,11 +160,16 @@ def _ratio(baseline: Timed | None, group: Timed) -> str:
 
 
 def _curves(timed: list[Timed]) -> Iterable[tuple[tuple, list[Timed]]]:
-    """Cells that differ by their length alone, at least two lengths, shortest first."""
+    """Cells that differ by their length alone, at least two lengths, shortest first.
+
+    Decoding at a constant number of tokens is left out: there the batch shrinks as the position grows.
+    """
     found: dict[tuple, list[Timed]] = {}
     for group in timed:
-        mode, backend, _, _, depth, *rest = group.peers
-        found.setdefault((mode, backend, depth, *rest, group.key["model"]), []).append(group)
+        mode, backend, _, _, *rest = group.peers
+        if not (mode == "decode" and group.key.get("tokens")):
+            key = (mode, backend, group.held_constant, *rest, group.key["model"])
+            found.setdefault(key, []).append(group)
     for key, groups in found.items():
         if len({group.key["length"] for group in groups}) > 1:
             yield key, sorted(groups, key=lambda group: group.key["length"])
@@ -178,7 +187,7 @@ def _scaling(timed: list[Timed]) -> list[Block]:
         local = [exponent(lengths[i : i + 2], _per_sequence(groups[i : i + 2])) for i in range(len(lengths) - 1)]
         rows.append(
             [
-                *groups[0].label(),
+                *groups[0].label(), groups[0].held_constant,
                 key[0], f"{lengths[0]:,} - {lengths[-1]:,}", f"{slope:.2f}", ", ".join(f"{x:.2f}" for x in local),
             ]
         )  # fmt: skip
@@ -187,7 +196,7 @@ def _scaling(timed: list[Timed]) -> list[Block]:
     return [
         Table(
             title="Exponent of time over length",
-            columns=["model", *timed[0].varying, "mode", "lengths", "exponent", "between neighbours"],
+            columns=["model", *timed[0].varying, "constant", "mode", "lengths", "exponent", "between neighbours"],
             rows=rows,
             notes=["Slope of log(time / batch) over log(length): 1 is linear, 0 independent of length."],
             numeric=["exponent"],
@@ -210,13 +219,13 @@ def _break_even(timed: list[Timed]) -> list[Block]:
         met = crossings(lengths, *times)
         ahead = [first[-1] if x < y else second[-1] for x, y in zip(*times, strict=True)]
         text = ", ".join(f"{x:,.0f}" for x in met) or f"none: {ahead[0]} is faster throughout"
-        rows.append([f"{first[-1]}, {second[-1]}", *where, first[0], text, ahead[0], ahead[-1]])
+        rows.append([f"{first[-1]}, {second[-1]}", *where, first[2], first[0], text, ahead[0], ahead[-1]])
     if not rows:
         return []
     return [
         Table(
             title="Lengths at which models break even",
-            columns=["models", *timed[0].varying, "mode", "length", "faster below", "faster above"],
+            columns=["models", *timed[0].varying, "constant", "mode", "length", "faster below", "faster above"],
             rows=rows,
             notes=["Between the measured lengths, on straight lines through neighbouring times on log-log axes."],
         )
@@ -227,7 +236,7 @@ def _start(timed: list[Timed]) -> Table:
     """One row for cells that differ by their length alone: the longest's first call and counts, the worst errors."""
     alike: dict[tuple, list[Timed]] = {}
     for group in timed:
-        alike.setdefault((*group.label(), group.key["mode"], group.key["depth"]), []).append(group)
+        alike.setdefault((*group.label(), group.key["mode"], group.held_constant), []).append(group)
     rows = []
     for groups in alike.values():
         groups.sort(key=lambda group: group.key["length"])
@@ -237,7 +246,7 @@ def _start(timed: list[Timed]) -> Table:
         rows.append(
             [
                 *longest.label(), longest.key["mode"], " - ".join(dict.fromkeys(lengths)),
-                figure(max(compiled) if compiled else None), figure(float(np.median(longest.values("first_call")))),
+                figure(max(compiled) if compiled else None), figure(_median(longest.values("first_call"))),
                 f"{sum(group.values('compilations_while_timed').sum() for group in groups):.0f}",
                 *map(_scientific, errors), *(_scientific(longest.values(name)) for name in ("flops", "bytes")),
             ]
@@ -255,6 +264,10 @@ def _start(timed: list[Timed]) -> Table:
         ],
         numeric=columns[2 + len(timed[0].varying) :],
     )
+
+
+def _median(values: np.ndarray) -> float | None:
+    return float(np.median(values)) if len(values) else None
 
 
 def _scientific(values: Sequence[float] | np.ndarray) -> str:

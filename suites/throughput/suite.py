@@ -74,38 +74,34 @@ class Throughput(WorkloadSuite):
     def measure(self, cell: Measurement) -> None:
         workload = self.workload(cell)
         program = self.program(cell, workload)
-        verdict = conformance.verify(
-            cell.layer,
-            model=cell.cell.plain_model,
-            backend=cell.cell.backend,
-            dtype=cell.cell.dtype,
-            device=cell.device,
-            batch=self.rows,
-            length=self.length,
-            compile=cell.cell.compiled,
-        )
-        if self.mode == "decode" and verdict.verified:
-            verdict = self._with_steps(cell, verdict)
-        cell.fact(verified=verdict.reason)
-        record = functools.partial(cell.record, verified=verdict.verified)
-        record("output_error", verdict.output_error, "of the largest", message=verdict.reason)
-        record("gradient_error", verdict.gradient_error, "of the largest", message=verdict.reason)
-
         compile_s = program.build()
-        why = None if compile_s is not None else "nothing is compiled ahead of the first call"
-        record("compile_time", compile_s, "s", message=why)
         cell.fact(compile_cache=program.cache())
         program.place()
-        before = program.compilations()
-        width, budget = self.width, self.budget
-        found, state = machine.undisturbed(cell.device, lambda: timing.take(program, width=width, budget_s=budget))
-        record("first_call", found.first, "s")
-        record("compilations_while_timed", program.compilations() - before, "")
+        before, firsts = program.compilations(), []
+
+        def block() -> timing.Timing:
+            taken = timing.take(program, width=self.width, budget_s=self.budget)
+            firsts.append(taken.first)
+            return taken
+
+        found, state = machine.undisturbed(cell.device, block)
+        compilations = program.compilations() - before
         cell.fact(machine=state)
+        verdict = self._verdict(cell)  # only now: it would have warmed what a first call meets cold
+        cell.fact(verified=verdict.reason or "yes")
+        record = functools.partial(cell.record, verified=verdict.verified)
         for sample, seconds in enumerate(found.samples):
             record("time" if sample >= found.steady else "unsteady_time", seconds, "s", sample=sample)
         for sample, seconds in enumerate([] if found.device is None else found.device[found.steady :]):
             record("device_time", seconds, "s", sample=sample + found.steady)
+        record("output_error", verdict.output_error, "of the largest", message=verdict.reason or None)
+        record("gradient_error", verdict.gradient_error, "of the largest", message=verdict.reason or None)
+        why = None if compile_s is not None else "nothing is compiled ahead of the first call"
+        record("compile_time", compile_s, "s", message=why)
+        decoding = self.mode == "decode"
+        why = "steps were made before, up to the position" if decoding else None
+        record("first_call", None if decoding else firsts[0], "s", message=why)
+        record("compilations_while_timed", compilations, "")
         record("calls_per_sample", found.calls, "")
         record("half_width", found.half_width, "of the median")
         record("tokens_per_s", workload.tokens / found.median, "1/s")
@@ -118,13 +114,28 @@ class Throughput(WorkloadSuite):
                 f"not within {self.width:.1%}"
             )
 
+    def _verdict(self, cell: Measurement) -> Verdict:
+        """Whether the layer agrees with the oracle in the cell's own configuration."""
+        verdict = conformance.verify(
+            cell.layer,
+            model=cell.cell.plain_model,
+            backend=cell.cell.backend,
+            dtype=cell.cell.dtype,
+            device=cell.device,
+            batch=self.rows,
+            length=self.length,
+            compile=cell.cell.compiled,
+        )
+        return self._with_steps(cell, verdict) if self.mode == "decode" and verdict.verified else verdict
+
     def _with_steps(self, cell: Measurement, verdict: Verdict) -> Verdict:
         """The verdict, after a look at single steps as well: they are another program than the scan."""
         if not isinstance(cell.layer, DiagonalLayer):
             return verdict  # nothing else can be decoded, and the program says so
         params = cell.layer.initial(cell.generator("weights"))
-        u = cell.generator("steps").standard_normal((2, STEPS, self.d_model)).astype(np.float32)
-        wanted = reference.apply(cell.layer, params, u, dtype="float32")
+        held = {"tf32": "float32"}.get(cell.cell.dtype, cell.cell.dtype)
+        u = reference.round_input(cell.generator("steps").standard_normal((2, STEPS, self.d_model)), held)
+        wanted = reference.apply(cell.layer, params, u, dtype=held)
         decode = cell.backend.decoder(cell.layer, params, dtype=cell.cell.dtype, device=cell.device)
         state, found = None, []
         for t in range(STEPS):
@@ -143,14 +154,14 @@ class Throughput(WorkloadSuite):
         depth = cell.cell.depth
         cost = None
         if self.part == "layer":
-            cost = layer_cost(cell.layer, self.mode, self.rows, self.length, count(cell.layer), size)
+            cost = layer_cost(cell.layer, self.mode, self.rows, self.length, count(cell.layer), size, depth)
         reached = limits.of(cell.cell.backend, cell.cell.dtype, cell.device)
         record("limit_flops", reached.flops, "1/s")
         record("limit_bandwidth", reached.bandwidth, "B/s")
         why = None if cost else "no model of what this does: it is of bare layers that are diagonal or have a `cost`"
-        shortest = max(cost.flops / reached.flops, cost.moved / reached.bandwidth) * depth if cost else None
-        record("flops", cost.flops * depth if cost else None, "", message=why)
-        record("bytes", cost.moved * depth if cost else None, "B", message=why)
+        shortest = max(cost.flops / reached.flops, cost.moved / reached.bandwidth) if cost else None
+        record("flops", cost.flops if cost else None, "", message=why)
+        record("bytes", cost.moved if cost else None, "B", message=why)
         record("limit_fraction", shortest / seconds if shortest else None, "", message=why)
 
     @classmethod

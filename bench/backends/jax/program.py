@@ -165,18 +165,22 @@ def _train(
     moments: optax.OptState,
     constants: dict[str, Array],
     x: Mapping[str, Array],
-) -> tuple[dict[str, Array], optax.OptState, Array]:
-    """What is computed forward is given back too: XLA would leave out what nobody asks for, and torch does not."""
+) -> tuple[dict[str, Array], optax.OptState, tuple[Array, Array | None]]:
+    """Bare layers give y and u's gradient back too: XLA would leave out what nobody asks for, and torch does not."""
 
-    def run(trained: dict[str, Array]) -> Array:
-        y = _run(workload, dtype, trained | constants, x)
+    def run(trained: dict[str, Array], u: Array) -> Array:
+        y = _run(workload, dtype, trained | constants, {**x, "u": u})
         if workload.part == "network":
             return optax.softmax_cross_entropy_with_integer_labels(y, x["targets"]).mean()
         return y
 
-    y, pullback = jax.vjp(run, trained)
-    (gradient,) = pullback(x["cotangent"] if workload.part == "layer" else jnp.ones_like(y))
-    return *adamw(RECIPE, workload.groups(), trained, moments, gradient, RECIPE.rate), y
+    if workload.part == "network":
+        y, gradient = jax.value_and_grad(run)(trained, x["u"])
+        du = None
+    else:
+        y, pullback = jax.vjp(run, trained, x["u"])
+        gradient, du = pullback(x["cotangent"])
+    return *adamw(RECIPE, workload.groups(), trained, moments, gradient, RECIPE.rate), (y, du)
 
 
 def _decode(states: list, systems: list, u: Array) -> tuple[list, Array]:

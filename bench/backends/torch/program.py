@@ -107,6 +107,8 @@ class Program:
         for group, factor in zip(self.optimizer.param_groups, factors, strict=True):
             group["lr"] = RECIPE.rate * factor
         goal = placed["targets"].long() if self.workload.part == "network" else placed["cotangent"]
+        if self.workload.part == "layer":
+            self.u.requires_grad_()  # as in a network, where layers lie below
         self._call = lambda: self._train(run, arguments, goal)
         self.held = [*self.named.values(), *placed.values()]
 
@@ -148,13 +150,17 @@ class Program:
             self.result = run(*arguments)
 
     def _train(self, run, arguments: tuple, goal: Tensor) -> None:
-        self.optimizer.zero_grad()
+        self._forget_gradients()
         y = run(*arguments)
         if self.workload.part == "network":
             nn.functional.cross_entropy(y, goal).backward()
         else:
             y.backward(goal)
         self.optimizer.step()
+
+    def _forget_gradients(self) -> None:
+        self.optimizer.zero_grad()
+        self.u.grad = None
 
     def launch(self) -> None:
         self._call()
@@ -185,6 +191,9 @@ class Program:
         return None, "torch predicts no memory"
 
     def allocator_peak(self) -> tuple[int | None, str]:
+        self.result = None
+        if self.workload.mode == "train":
+            self._forget_gradients()  # else the call would begin by freeing the last one's
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
