@@ -2,7 +2,8 @@
 
 Lambda does not depend on t, so no product of Lambdas is carried along. Two primitives, `states` and `adjoint`, are
 chosen by device; all else is built on them. The adjoint is the same recurrence run backwards with conj(Lambda), and its
-own derivative is made of scans, so it can be differentiated again. Real and imaginary parts are kept apart throughout.
+own derivative is made of scans, so it can be differentiated again. Real and imaginary parts are kept apart, but for
+the scan in chunks: a step of it is one operation on complex numbers, and four on parts.
 
 Supported: reverse mode to any order, vmap, checkpointing. Forward mode is refused by torch itself.
 """
@@ -33,25 +34,19 @@ def algorithm(device: str, dtype: torch.dtype = torch.float32) -> str:
     return "triton-scan" if fused else "chunked-scan"
 
 
-def states(a: Pair, v: Pair, start: Pair, *, spare: bool = False) -> Pair:
-    """x_t = a x_{t-1} + v_t, (length, batch, n), for a (n,) from the state before, (batch, n).
-
-    `spare`: nobody needs v any more, so x may be written over it. Half of what is new on each call would be handed
-    back to the operating system and zeroed again for the next one.
-    """
+def states(a: Pair, v: Pair, start: Pair) -> Pair:
+    """x_t = a x_{t-1} + v_t, (length, batch, n), for a (n,) from the state before, (batch, n)."""
     if torch.compiler.is_compiling():
         return _states_operator(*a, *v, *start)
     if algorithm(v[0].device.type, v[0].dtype) == "triton-scan":
         from bench.backends.torch import triton_scan
 
         return triton_scan.states(a, v, start)
-    return _chunked(a, v, start, v if spare else _like(v))
+    return _chunked(a, v, start)
 
 
-def adjoint(a: Pair, g: Pair, x: Pair, start: Pair, *, spare: bool = False) -> tuple[Pair, Pair, Pair]:
+def adjoint(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair, Pair]:
     """Gradients of v, (length, batch, n), a, (n,), and start, (batch, n), from that of the states x, all of `states`.
-
-    `spare`: as there, of g.
 
     A gradient here is the pair of derivatives with respect to the real and the imaginary part.
     """
@@ -62,7 +57,7 @@ def adjoint(a: Pair, g: Pair, x: Pair, start: Pair, *, spare: bool = False) -> t
         from bench.backends.torch import triton_scan
 
         return triton_scan.adjoint(a, g, x, start)
-    return _adjoint_chunked(a, g, x, start, g if spare else _like(g))
+    return _adjoint_chunked(a, g, x, start)
 
 
 # For torch.compile each primitive is one operator, which it leaves as it is: traced, a loop would be unrolled.
@@ -122,7 +117,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g_re, g_im):
         a_re, a_im, x_re, x_im, s_re, s_im = ctx.saved_tensors
-        h_re, h_im, *rest = _Adjoint.apply(a_re, a_im, g_re, g_im, x_re, x_im, s_re, s_im, False)
+        h_re, h_im, *rest = _Adjoint.apply(a_re, a_im, g_re, g_im, x_re, x_im, s_re, s_im)
         da, ds = rest[:2], rest[2:]
         return *da, h_re, h_im, *ds
 
@@ -132,17 +127,17 @@ class _Scan(torch.autograd.Function):
 
 
 class _Adjoint(torch.autograd.Function):
-    """`adjoint`, differentiable. Inputs: a, g, x, start, spare; outputs: the gradients of v, a and start."""
+    """`adjoint`, differentiable. Inputs: a, g, x, start; outputs: the gradients of v, a and start."""
 
     @staticmethod
-    def forward(a_re, a_im, g_re, g_im, x_re, x_im, s_re, s_im, spare):
+    def forward(a_re, a_im, g_re, g_im, x_re, x_im, s_re, s_im):
         pairs = _flat((a_re, a_im), 0), _flat((g_re, g_im), 2), _flat((x_re, x_im), 2), _flat((s_re, s_im), 1)
-        h, da, ds = adjoint(*pairs, spare=spare)
+        h, da, ds = adjoint(*pairs)
         return *_shaped(h, g_re), *_shaped(da, a_re), *_shaped(ds, s_re)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        a_re, a_im, _, _, x_re, x_im, s_re, s_im, _ = inputs
+        a_re, a_im, _, _, x_re, x_im, s_re, s_im = inputs
         ctx.save_for_backward(a_re, a_im, x_re, x_im, s_re, s_im, *output[:2])
 
     @staticmethod
@@ -160,11 +155,11 @@ class _Adjoint(torch.autograd.Function):
         dx = _times((e[0], -e[1]), (h_re, h_im))
         zero = torch.zeros_like(h_re[:1])
         x_gradient = (torch.cat([part[1:], zero]) for part in dx)
-        return *(part.sum((0, 1)) for part in da), *p, *x_gradient, dx[0][0], dx[1][0], None
+        return *(part.sum((0, 1)) for part in da), *p, *x_gradient, dx[0][0], dx[1][0]
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
-        found = _Adjoint.apply(*_beside_states(info, in_dims[:-1], inputs[:-1], (0, 0, 2, 2, 2, 2, 1, 1)), False)
+        found = _Adjoint.apply(*_beside_states(info, in_dims, inputs, (0, 0, 2, 2, 2, 2, 1, 1)))
         return found, (2, 2, 0, 0, 1, 1)
 
 
@@ -203,11 +198,14 @@ def filtered(Lambda: Pair, B: Pair, C: Pair, u: Tensor) -> Tensor:
 
 
 class _Filtered(torch.autograd.Function):
-    """Inputs: Lambda, B, C, u. The states are an output too, so that the backward pass can be differentiated."""
+    """Inputs: Lambda, B, C, u. The states are an output too, so that the backward pass can be differentiated: in parts,
+    or one complex tensor where the scan runs in chunks."""
 
     @staticmethod
     def forward(a_re, a_im, b_re, b_im, c_re, c_im, u):
-        return _filtered_by_parts(a_re, a_im, b_re, b_im, c_re, c_im, u, plain=True)
+        chunked = algorithm(u.device.type, a_re.dtype) == "chunked-scan" and not torch.compiler.is_compiling()
+        function = _filtered_in_chunks if chunked else _filtered_by_parts
+        return function(a_re, a_im, b_re, b_im, c_re, c_im, u)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -215,34 +213,77 @@ class _Filtered(torch.autograd.Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx, g, gx_re, gx_im):
-        a_re, a_im, b_re, b_im, c_re, c_im, u, x_re, x_im = ctx.saved_tensors
-        rows, g_rows = u.flatten(0, 1), (torch.zeros_like(u) if g is None else g).flatten(0, 1)
-        of_x = [products(u.dtype, a_re.dtype, (g_rows, part)).view_as(x_re) for part in (c_re, -c_im)]
-        k_re, k_im = (part if more is None else part + more for part, more in zip(of_x, (gx_re, gx_im), strict=True))
+    def backward(ctx, g, *gx):
+        a_re, a_im, b_re, b_im, c_re, c_im, u, *x = ctx.saved_tensors
+        g = torch.zeros_like(u) if g is None else g
+        if len(x) == 1:
+            if not torch.is_grad_enabled():
+                return _filtered_gradients_in_chunks(a_re, a_im, b_re, b_im, c_re, c_im, u, x[0], g, gx[0])
+            x, gx = (x[0].real, x[0].imag), (None, None) if gx[0] is None else (gx[0].real, gx[0].imag)
+        x_re, x_im = x
+        rows, g_rows = u.flatten(0, 1), g.flatten(0, 1)
+        of_x = [products(u.dtype, a_re.dtype, (g_rows, part)).view(x_re.shape) for part in (c_re, -c_im)]
+        k_re, k_im = (part if more is None else part + more for part, more in zip(of_x, gx, strict=True))
         zero = torch.zeros_like(x_re[0])
-        plain = not torch.is_grad_enabled()  # else k is part of what is differentiated again
-        h_re, h_im, *da = _Adjoint.apply(a_re, a_im, k_re, k_im, x_re, x_im, zero, zero, plain)[:4]
+        h_re, h_im, *da = _Adjoint.apply(a_re, a_im, k_re, k_im, x_re, x_im, zero, zero)[:4]
         h_re, h_im, x_re, x_im = (part.flatten(0, 1) for part in (h_re, h_im, x_re, x_im))
-        du = products(u.dtype, u.dtype, (h_re, b_re), (h_im, b_im), plain=plain).view_as(u)
+        plain = not torch.is_grad_enabled()
+        du = products(u.dtype, u.dtype, (h_re, b_re), (h_im, b_im), plain=plain).view(u.shape)
         db = (products(u.dtype, a_re.dtype, (part.T, rows)) for part in (h_re, h_im))
         dc_re, dc_im = (products(u.dtype, a_re.dtype, (g_rows.T, part)) for part in (x_re, x_im))
         return *da, *db, dc_re, -dc_im, du
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
-        return torch.vmap(_filtered_by_parts, in_dims)(*inputs), 0
+        return torch.vmap(partial(_filtered_by_parts, plain=False), in_dims)(*inputs), 0
 
 
-def _filtered_by_parts(a_re, a_im, b_re, b_im, c_re, c_im, u, *, plain=False):
-    """What `_Filtered` computes, derived and vmapped by torch; or, `plain`, with as little memory as it takes."""
-    scanned = partial(states, spare=True) if plain else scan
+def _filtered_by_parts(a_re, a_im, b_re, b_im, c_re, c_im, u, *, plain=True):
+    """What `_Filtered` computes; not `plain`, by functions that torch can derive and vmap."""
+    scanned = states if plain else scan
     rows = u.flatten(0, 1)
     v_re, v_im = (products(u.dtype, a_re.dtype, (rows, part.T)).view(*u.shape[:2], -1) for part in (b_re, b_im))
     zero = torch.zeros_like(v_re[0])
     x = scanned((a_re, a_im), (v_re, v_im), (zero, zero))
     y = products(u.dtype, a_re.dtype, (x[0].flatten(0, 1), c_re.T), (x[1].flatten(0, 1), -c_im.T), plain=plain)
     return y.view(*u.shape[:2], -1), *x
+
+
+def _filtered_in_chunks(a_re, a_im, b_re, b_im, c_re, c_im, u):
+    """The same with parts side by side: one product each way, and the scan is done in place.
+
+    Time comes second in memory here, as it does in what a layer is given, so that neither u nor y is copied.
+    """
+    rows = u.transpose(0, 1).flatten(0, 1)
+    v = products(u.dtype, a_re.dtype, (rows, torch.stack([b_re, b_im], 1).flatten(0, 1).T))
+    x = _as_states(v, u)
+    scan_in_place(torch.complex(a_re, a_im), x, torch.zeros_like(x[0]))
+    y = products(u.dtype, a_re.dtype, (v, torch.stack([c_re, -c_im], -1).flatten(1).T))
+    return _time_first(y, u), x
+
+
+def _filtered_gradients_in_chunks(a_re, a_im, b_re, b_im, c_re, c_im, u, x, g, gx):
+    """The gradients of all inputs, from x, complex, and the gradients of y and of x. h is conjugate throughout."""
+    rows, g_rows, x_rows = (part.transpose(0, 1).flatten(0, 1) for part in (u, g, torch.view_as_real(x).flatten(2)))
+    h_rows = products(u.dtype, a_re.dtype, (g_rows, torch.stack([c_re, c_im], -1).flatten(1)))
+    h = _as_states(h_rows, u)
+    if gx is not None:
+        h += gx.conj()
+    da = adjoint_in_place(torch.complex(a_re, a_im), h, x, torch.zeros_like(x[0]))
+    du = products(u.dtype, u.dtype, (h_rows, torch.stack([b_re, -b_im], 1).flatten(0, 1)))
+    db = products(u.dtype, a_re.dtype, (h_rows.T, rows)).unflatten(0, (-1, 2))
+    dc = products(u.dtype, a_re.dtype, (g_rows.T, x_rows)).unflatten(1, (-1, 2))
+    return da.real, da.imag, db[:, 0], -db[:, 1], dc[..., 0], -dc[..., 1], _time_first(du, u)
+
+
+def _time_first(rows: Tensor, u: Tensor) -> Tensor:
+    """(batch length, ...) as (length, batch, ...), for u of (length, batch, d_model)."""
+    return rows.unflatten(0, (u.shape[1], u.shape[0])).transpose(0, 1)
+
+
+def _as_states(rows: Tensor, u: Tensor) -> Tensor:
+    """(batch length, n 2) as complex (length, batch, n), of the same memory."""
+    return torch.view_as_complex(_time_first(rows.unflatten(1, (-1, 2)), u))
 
 
 def products(dtype: torch.dtype, out: torch.dtype, *pairs: Pair, plain: bool = False) -> Tensor:
@@ -373,7 +414,7 @@ def _slopes(Lambda: Pair, count: int) -> Pair:
 
 # The primitives in chunks.
 
-CHUNK = 32
+CHUNK = 16
 """Steps inside a chunk."""
 
 
@@ -381,81 +422,99 @@ SEGMENT = 2**20
 """Numbers in a part of v that is done at once: then what a step reads and writes is still in the processor's cache."""
 
 
-def _chunked(a: Pair, v: Pair, start: Pair, x: Pair) -> Pair:
-    """The states, written to x, which may be v: segment by segment, each in chunks."""
-    for part in _segments(v):
-        here = _part(x, part)
-        _scan_segment(a, _part(v, part), start, here)
-        start = here[0][-1], here[1][-1]
+def _chunked(a: Pair, v: Pair, start: Pair) -> Pair:
+    """`states`. Each segment of v is made complex, scanned and taken apart again."""
+    x, last = _like(v), torch.complex(*start)
+    for part in _segments(v[0]):
+        here = torch.complex(v[0][part], v[1][part])
+        scan_in_place(torch.complex(*a), here, last)
+        x[0][part], x[1][part], last = here.real, here.imag, here[-1]
     return x
 
 
-def _adjoint_chunked(a: Pair, g: Pair, x: Pair, start: Pair, h: Pair) -> tuple[Pair, Pair, Pair]:
-    """The same from the end, the gradient of v written to h, which may be g."""
-    conjugate = a[0], -a[1]
-    after = torch.zeros_like(start[0]), torch.zeros_like(start[1])
-    da = torch.zeros_like(a[0]), torch.zeros_like(a[1])
-    for part in reversed(_segments(g)):
+def _adjoint_chunked(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair, Pair]:
+    """`adjoint`, likewise, from the end."""
+    h, a_, da = _like(g), torch.complex(*a), torch.complex(*a).zero_()
+    after = torch.complex(*start).zero_()
+    for part in reversed(_segments(g[0])):
+        here, x_here = torch.complex(g[0][part], -g[1][part]), torch.complex(x[0][part], x[1][part])
         first = part.start
-        before = (x[0][first - 1], x[1][first - 1]) if first else start
-        more = _adjoint_segment(conjugate, _part(g, part), _part(x, part), _part(h, part), before, after)
-        da = da[0] + more[0], da[1] + more[1]
-        after = h[0][first], h[1][first]
-    return h, da, _times(conjugate, after)
+        before = torch.complex(x[0][first - 1], x[1][first - 1]) if first else torch.complex(*start)
+        da += adjoint_in_place(a_, here, x_here, before, after)
+        h[0][part], h[1][part], after = here.real, -here.imag, here[0]
+    ds = a_ * after
+    return h, (da.real, da.imag), (ds.real, -ds.imag)
 
 
-def _segments(v: Pair) -> list[slice]:
-    length = len(v[0])
-    steps = max(4, SEGMENT // v[0][0].numel() // CHUNK) * CHUNK
+def scan_in_place(a: Tensor, v: Tensor, start: Tensor) -> None:
+    """x_t = a x_{t-1} + v_t, complex, written over v: segment by segment, each in chunks."""
+    for part in _segments(v):
+        _scan_segment(a, v[part], start)
+        start = v[part][-1]
+
+
+def adjoint_in_place(a: Tensor, h: Tensor, x: Tensor, start: Tensor, after: Tensor | None = None) -> Tensor:
+    """The gradient of a from conj(g), which conj(gradient of v) is written over; `after` is what comes after that.
+
+    conj(h_t) = a conj(h_{t+1}) + conj(g_t), and the gradient of a is conj(sum_t x_{t-1} conj(h_t)): only its sum is
+    conjugated.
+    """
+    da = torch.zeros_like(a)
+    after = torch.zeros_like(start) if after is None else after
+    for part in reversed(_segments(h)):
+        da += _adjoint_segment(a, h[part], x[part], x[part.start - 1] if part.start else start, after)
+        after = h[part.start]
+    return da.conj().resolve_conj()
+
+
+def _segments(v: Tensor) -> list[slice]:
+    length = len(v)
+    steps = max(8, SEGMENT // v[0].numel() // CHUNK) * CHUNK
     return [slice(first, min(first + steps, length)) for first in range(0, length, steps)]
 
 
-def _part(x: Pair, part: slice) -> Pair:
-    return x[0][part], x[1][part]
-
-
-def _scan_segment(a: Pair, v: Pair, start: Pair, x: Pair) -> None:
+def _scan_segment(a: Tensor, v: Tensor, start: Tensor) -> None:
     """Chunks side by side: first what each adds to its last state, then their starts, by the same scan over chunks,
-    then all states, written to x. Steps that fill no chunk come last."""
-    length, whole = len(v[0]), _whole(len(v[0]))
+    then all states. Steps that fill no chunk come last."""
+    length, whole = len(v), _whole(len(v))
     if whole:
-        v_chunks, x_chunks = _chunks(v, whole), _chunks(x, whole)
-        end = _step(v_chunks, 0)
-        for t in range(1, CHUNK):
-            end = _advance(a, end, _step(v_chunks, t), _like(end))
-        ends = end[0][:-1], end[1][:-1]
-        before = _chunked(_power(a, CHUNK), ends, start, _like(ends))
-        before = torch.cat([start[0][None], before[0]]), torch.cat([start[1][None], before[1]])
-        for t in range(CHUNK):
-            before = _advance(a, before, _step(v_chunks, t), _step(x_chunks, t))
-        start = x[0][whole - 1], x[1][whole - 1]
-    for t in range(whole, length):
-        start = _advance(a, start, (v[0][t], v[1][t]), (x[0][t], x[1][t]))
+        steps = v[:whole].unflatten(0, (-1, CHUNK)).unbind(1)
+        end = steps[0][:-1].clone()
+        for step in steps[1:]:
+            torch.addcmul(step[:-1], a, end, out=end)
+        scan_in_place(_power(a, CHUNK), end, start)
+        before = torch.cat([start[None], end])
+        for step in steps:
+            before = step.addcmul_(a, before)
+        start = v[whole - 1]
+    for step in v[whole:length].unbind(0):
+        start = step.addcmul_(a, start)
 
 
-def _adjoint_segment(conjugate: Pair, g: Pair, x: Pair, h: Pair, start: Pair, after: Pair) -> Pair:
-    """The same from the end, from the h after it, written to h; the gradient of a is summed on the way."""
-    length, whole = len(g[0]), _whole(len(g[0]))
-    da = torch.zeros_like(start[0]), torch.zeros_like(start[1])
+def _adjoint_segment(a: Tensor, h: Tensor, x: Tensor, start: Tensor, after: Tensor) -> Tensor:
+    """The same from the end, from the h after it; returns sum_t x_{t-1} h_t, which is summed on the way."""
+    length, whole = len(h), _whole(len(h))
+    total = torch.zeros_like(start)
     for t in range(length - 1, whole - 1, -1):
-        after = _advance(conjugate, after, (g[0][t], g[1][t]), (h[0][t], h[1][t]))
-        _add_conjugate_product(da, (x[0][t - 1], x[1][t - 1]) if t else start, after)
-    total = da[0].sum(0), da[1].sum(0)
-    if whole:
-        g_chunks, h_chunks, x_chunks = _chunks(g, whole), _chunks(h, whole), _chunks(x, whole)
-        end = _step(g_chunks, CHUNK - 1)
-        for t in range(CHUNK - 2, -1, -1):
-            end = _advance(conjugate, end, _step(g_chunks, t), _like(end))
-        ends = end[0][1:].flip(0), end[1][1:].flip(0)
-        carried = _chunked(_power(conjugate, CHUNK), ends, after, ends)
-        after = torch.cat([carried[0].flip(0), after[0][None]]), torch.cat([carried[1].flip(0), after[1][None]])
-        da = torch.zeros_like(after[0]), torch.zeros_like(after[1])
-        for t in range(CHUNK - 1, -1, -1):
-            after = _advance(conjugate, after, _step(g_chunks, t), _step(h_chunks, t))
-            before = _step(x_chunks, t - 1) if t else _delayed(_step(x_chunks, CHUNK - 1), start)
-            _add_conjugate_product(da, before, after)
-        total = total[0] + da[0].sum((0, 1)), total[1] + da[1].sum((0, 1))
-    return total
+        after = h[t].addcmul_(a, after)
+        total.addcmul_(x[t - 1] if t else start, after)
+    if not whole:
+        return total.sum(0)
+    steps, states_ = (part[:whole].unflatten(0, (-1, CHUNK)).unbind(1) for part in (h, x))
+    end = steps[-1][1:].clone()
+    for step in steps[-2::-1]:
+        torch.addcmul(step[1:], a, end, out=end)
+    end = end.flip(0)
+    scan_in_place(_power(a, CHUNK), end, after)
+    after = torch.cat([end.flip(0), after[None]])
+    sums = torch.zeros_like(after)
+    for t in range(CHUNK - 1, 0, -1):
+        after = steps[t].addcmul_(a, after)
+        sums.addcmul_(states_[t - 1], after)
+    after = steps[0].addcmul_(a, after)
+    sums[1:].addcmul_(states_[-1][:-1], after[1:])
+    sums[0].addcmul_(start, after[0])
+    return total.sum(0) + sums.sum((0, 1))
 
 
 def _whole(length: int) -> int:
@@ -469,32 +528,9 @@ def _like(x: Pair) -> Pair:
     return re, im
 
 
-def _chunks(x: Pair, whole: int) -> Pair:
-    """(chunks, CHUNK, batch, n)."""
-    return x[0][:whole].unflatten(0, (-1, CHUNK)), x[1][:whole].unflatten(0, (-1, CHUNK))
-
-
-def _step(chunks: Pair, t: int) -> Pair:
-    return chunks[0][:, t], chunks[1][:, t]
-
-
-def _power(a: Pair, exponent: int) -> Pair:
+def _power(a: Tensor, exponent: int) -> Tensor:
     """a^exponent, in float64: an error of it would come back at every chunk, a thousand times where memory is long."""
-    power = torch.complex(a[0].double(), a[1].double()) ** exponent
-    return power.real.to(a[0].dtype), power.imag.to(a[1].dtype)
-
-
-def _advance(a: Pair, x: Pair, v: Pair, out: Pair) -> Pair:
-    """a x + v, written to `out`, which may be v but not x."""
-    torch.addcmul(v[0], a[0], x[0], out=out[0]).addcmul_(a[1], x[1], value=-1)
-    torch.addcmul(v[1], a[0], x[1], out=out[1]).addcmul_(a[1], x[0])
-    return out
-
-
-def _add_conjugate_product(total: Pair, a: Pair, b: Pair) -> None:
-    """Adds conj(a) b."""
-    total[0].addcmul_(a[0], b[0]).addcmul_(a[1], b[1])
-    total[1].addcmul_(a[0], b[1]).addcmul_(a[1], b[0], value=-1)
+    return (a.to(torch.complex128) ** exponent).to(a.dtype)
 
 
 def _times(a: Pair, b: Pair) -> Pair:
