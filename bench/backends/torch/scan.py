@@ -442,8 +442,7 @@ def _adjoint_chunked(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair
         before = torch.complex(x[0][first - 1], x[1][first - 1]) if first else torch.complex(*start)
         da += adjoint_in_place(a_, here, x_here, before, after)
         h[0][part], h[1][part], after = here.real, -here.imag, here[0]
-    ds = a_ * after
-    return h, (da.real, da.imag), (ds.real, -ds.imag)
+    return h, _parts(da), _parts((a_ * after).conj_physical())
 
 
 def scan_in_place(a: Tensor, v: Tensor, start: Tensor) -> None:
@@ -464,7 +463,7 @@ def adjoint_in_place(a: Tensor, h: Tensor, x: Tensor, start: Tensor, after: Tens
     for part in reversed(_segments(h)):
         da += _adjoint_segment(a, h[part], x[part], x[part.start - 1] if part.start else start, after)
         after = h[part.start]
-    return da.conj().resolve_conj()
+    return da.conj_physical()
 
 
 def _segments(v: Tensor) -> list[slice]:
@@ -526,6 +525,11 @@ def _like(x: Pair) -> Pair:
     """Room for as much, contiguous."""
     re, im = (torch.empty(part.shape, dtype=part.dtype, device=part.device) for part in x)
     return re, im
+
+
+def _parts(x: Tensor) -> Pair:
+    """Of no common memory, which an operator may not return."""
+    return x.real.clone(memory_format=torch.contiguous_format), x.imag.clone(memory_format=torch.contiguous_format)
 
 
 def _power(a: Tensor, exponent: int) -> Tensor:
