@@ -54,6 +54,20 @@ def test_a_compiled_layer_equals_the_eager_one_and_the_oracle(model):
     assert all(errors[name] < 2e-4 for name in compiled)
 
 
+@pytest.mark.parametrize("length", [1, 64])
+def test_a_training_step_compiles_at_lengths_with_and_without_chunks(length):
+    found = program("lru", length, mode="train")
+    assert found.build() is not None
+    found.place()
+    found.launch()
+    eager = program("lru", length, mode="train", compile=False)
+    torch.compiler.set_stance("default")
+    eager.place()
+    eager.launch()
+    for name, value in eager.named.items():
+        np.testing.assert_allclose(found.named[name].grad.numpy(), value.grad.numpy(), rtol=2e-4, atol=1e-5)
+
+
 def test_lengths_one_after_another_are_each_compiled(compiling):
     """More than the eight after which torch.compile gives up on a function, and would run it eagerly."""
     for length in range(1, 13):
