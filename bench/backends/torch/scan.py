@@ -414,8 +414,8 @@ def _slopes(Lambda: Pair, count: int) -> Pair:
 
 # The primitives in chunks.
 
-CHUNK = 16
-"""Steps inside a chunk."""
+CHUNK = 8
+"""Steps inside a chunk: few, so that one step is work for several threads, from 2^15 numbers a thread in torch."""
 
 
 SEGMENT = 2**20
@@ -468,7 +468,7 @@ def adjoint_in_place(a: Tensor, h: Tensor, x: Tensor, start: Tensor, after: Tens
 
 def _segments(v: Tensor) -> list[slice]:
     length = len(v)
-    steps = max(8, SEGMENT // v[0].numel() // CHUNK) * CHUNK
+    steps = max(16, SEGMENT // v[0].numel() // CHUNK) * CHUNK
     return [slice(first, min(first + steps, length)) for first in range(0, length, steps)]
 
 
