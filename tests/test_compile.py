@@ -63,9 +63,11 @@ def test_a_training_step_compiles_at_lengths_with_and_without_chunks(length):
     eager = program("lru", length, mode="train", compile=False)
     torch.compiler.set_stance("default")
     eager.place()
-    eager.launch()
+    for _ in range(3):  # building took two steps
+        eager.launch()
     for name, value in eager.named.items():
-        np.testing.assert_allclose(found.named[name].grad.numpy(), value.grad.numpy(), rtol=2e-4, atol=1e-5)
+        wanted = value.grad.numpy()
+        np.testing.assert_allclose(found.named[name].grad.numpy(), wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
 def test_lengths_one_after_another_are_each_compiled(compiling):

@@ -67,7 +67,13 @@ def adjoint(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair, Pair]:
 def _states_operator(
     a_re: Tensor, a_im: Tensor, v_re: Tensor, v_im: Tensor, s_re: Tensor, s_im: Tensor
 ) -> tuple[Tensor, Tensor]:
-    return states((a_re, a_im), (v_re, v_im), (s_re, s_im))
+    x_re, x_im = states((a_re, a_im), (v_re, v_im), (s_re, s_im))
+    return _own(x_re), _own(x_im)
+
+
+def _own(x: Tensor) -> Tensor:
+    """A copy in memory of its own: an operator's outputs may share none, neither with each other nor with its inputs."""
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 @_states_operator.register_fake
@@ -87,7 +93,8 @@ def _adjoint_operator(
     s_im: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     h, da, ds = adjoint((a_re, a_im), (g_re, g_im), (x_re, x_im), (s_re, s_im))
-    return *h, *da, *ds
+    h_re, h_im, da_re, da_im, ds_re, ds_im = map(_own, (*h, *da, *ds))
+    return h_re, h_im, da_re, da_im, ds_re, ds_im
 
 
 @_adjoint_operator.register_fake
