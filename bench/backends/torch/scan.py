@@ -72,7 +72,7 @@ def _states_operator(
 
 
 def _own(x: Tensor) -> Tensor:
-    """A copy in memory of its own: an operator's outputs may share none, neither with each other nor with its inputs."""
+    """A copy in memory of its own: an operator's outputs share none with each other or with its inputs."""
     return x.clone(memory_format=torch.contiguous_format)
 
 
