@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 DISAGREEMENT = 0.2
 """A relative difference between two figures for the same memory from which on a row says so."""
 
+RESOLVED = 8 * 2**20
+"""Bytes below which the system's figure is mostly what a first call brings with it: threads, code, small tables."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Memory(WorkloadSuite):
@@ -82,11 +85,13 @@ class Memory(WorkloadSuite):
             "predicted_compiler": (predicted, no_prediction),
             "predicted_layer": (model, "no model of what this holds: it is of bare layers that are diagonal"),
         }
-        best = allocator if allocator is not None else system
+        best = allocator if allocator is not None or (system or 0) < RESOLVED else system
         for name, (value, lacking) in figures.items():
             message = lacking if value is None else disagreement(value, best)
             cell.record(name, value, "B", message=message or None)
-        cell.record("bytes_per_token", best / workload.tokens if best is not None else None, "B")
+        per_token = None if best is None else best / workload.tokens
+        why = "there is no allocator's figure, and the system's is below what it resolves" if best is None else None
+        cell.record("bytes_per_token", per_token, "B", message=why)
         cell.record("granularity", memory.granularity(), "B")
 
     @classmethod
