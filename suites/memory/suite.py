@@ -90,8 +90,8 @@ class Memory(WorkloadSuite):
             message = lacking if value is None else disagreement(value, best)
             cell.record(name, value, "B", message=message or None)
         per_token = None if best is None else best / workload.tokens
-        why = "there is no allocator's figure, and the system's is below what it resolves" if best is None else None
-        cell.record("bytes_per_token", per_token, "B", message=why)
+        unresolved = "there is no allocator's figure, and the system's is below what it resolves"
+        cell.record("bytes_per_token", per_token, "B", message=unresolved if per_token is None else None)
         cell.record("granularity", memory.granularity(), "B")
 
     @classmethod
