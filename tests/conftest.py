@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from threadpoolctl import threadpool_limits
 
 TESTS = Path(__file__).resolve().parent
 SITE = Path(sysconfig.get_paths()["purelib"])
@@ -31,6 +33,17 @@ def own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Where tests run side by side each has a core: threads of several would wait for each other at every operation."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        threadpool_limits(1)
+        with contextlib.suppress(ModuleNotFoundError):
+            import torch
+
+            torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
