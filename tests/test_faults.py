@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -351,7 +352,7 @@ def test_data_that_are_not_there_make_a_cell_missing_with_what_to_do(tmp_path, m
     (tmp_path / "cells").mkdir()
     spec = {"plugins": [], "params": False, "threads": torch.get_num_threads(), "begun": str(tmp_path / "begun"),
             "device": "cpu", "run_id": "run", "env_id": "env", "code": "code"}  # fmt: skip
-    assert worker.measure(cell, spec, tmp_path) == "missing"
+    assert worker.measure(worker.Task(dataclasses.asdict(cell)), spec, tmp_path) == "missing"
     (text,) = store.read_results(tmp_path / "cells" / f"{cell.id}.parquet")["message"]
     assert "basic_train.tsv" in text
     assert "BENCH_DATA" in text
