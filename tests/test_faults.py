@@ -53,8 +53,10 @@ def statuses(folder: Path) -> dict[str, str]:
 
 
 def message(folder: Path, model: str) -> str:
+    """The cell's message, which stands in all its rows; before it there may be a row's own."""
     rows = store.read_results(folder)
-    (found,) = rows[rows["model"] == model]["message"].unique()
+    found = min(rows[rows["model"] == model]["message"].unique(), key=len)
+    assert rows[rows["model"] == model]["message"].str.endswith(found).all()
     return found
 
 
