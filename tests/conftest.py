@@ -54,6 +54,17 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """Half the time for jax. Compiled as users get them, layers are tested in test_reference_files."""
+    import jax
+
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 class Bench:
     """The console command as a process of its own."""
 

@@ -20,8 +20,8 @@ from bench.measure.cost import layer_cost
 class Fake:
     """A call that takes the given times by a clock of its own; the last one again and again."""
 
-    def __init__(self, *seconds: float, behind: float = 0.0, mark: bool = False) -> None:
-        self.seconds, self.behind, self.marked = list(seconds), behind, mark
+    def __init__(self, *seconds: float, behind: float = 0.0, own_clock: bool = False) -> None:
+        self.seconds, self.behind, self.own_clock = list(seconds), behind, own_clock
         self.now = self.waiting = 0.0
         self.calls = 0
 
@@ -34,11 +34,9 @@ class Fake:
         self.now += self.waiting
         self.waiting = 0.0
 
-    def mark(self) -> object:
-        return self.now if self.marked else None
-
-    def between(self, first, last) -> float:
-        return last - first
+    def device_clock(self):
+        began = self.now
+        return (lambda: self.now - began) if self.own_clock else None
 
     def clock(self) -> float:
         return self.now
@@ -91,7 +89,7 @@ def test_a_short_call_is_repeated_inside_a_sample():
 
 
 def test_a_device_with_a_clock_of_its_own_gives_its_own_samples():
-    found = take(Fake(0.01, mark=True))
+    found = take(Fake(0.01, own_clock=True))
     assert found.device == pytest.approx(found.samples)
     assert take(Fake(0.01)).device is None
 

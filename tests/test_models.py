@@ -3,7 +3,6 @@
 import dataclasses
 import typing
 
-import jax
 import numpy as np
 import pytest
 import torch
@@ -33,13 +32,7 @@ SIZES = {
 EPS32 = float(np.finfo(np.float32).eps)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """Half the time for jax. Compiled as users get them, layers are tested in test_reference_files."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def configurations():

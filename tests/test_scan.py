@@ -11,9 +11,11 @@ import torch
 
 import bench
 from bench.backends import reference
+from bench.backends.jax import convolution as jax_convolution
 from bench.backends.jax import layer_function
 from bench.backends.jax import scan as jax_scan
 from bench.backends.jax.expm import expm
+from bench.backends.torch import convolution as torch_convolution
 from bench.backends.torch import layer_module
 from bench.backends.torch import scan as torch_scan
 
@@ -66,13 +68,7 @@ TOLERANCE = {"float64": 1e-12, "float32": 2e-4}
 2 pi in float32: 2e-7) can grow a thousandfold; what is measured is below 4e-14 and 9e-5."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """Half the time for jax. Compiled as users get them, they are tested in test_reference_files."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def build(name):
@@ -510,9 +506,9 @@ def test_the_reversed_scan_of_ones_is_the_reversed_cumulative_sum():
 
 def convolve(backend, kernel, u):
     if backend == "torch":
-        return torch_scan.convolve(torch.tensor(kernel), torch.tensor(u)).numpy()
+        return torch_convolution.convolve(torch.tensor(kernel), torch.tensor(u)).numpy()
     with jax.enable_x64(True):
-        return np.asarray(jax_scan.convolve(jnp.asarray(kernel), jnp.asarray(u)))
+        return np.asarray(jax_convolution.convolve(jnp.asarray(kernel), jnp.asarray(u)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -543,10 +539,10 @@ def test_the_kernel_is_the_sum_over_powers(backend, length):
     wanted = np.einsum("hn,hnl->hl", B * C, Lambda[..., None] ** np.arange(length)).real
     if backend == "torch":
         pairs = (tuple(map(torch.tensor, parts(a))) for a in (Lambda, B, C))
-        found = torch_scan.convolution_kernel(*pairs, length).numpy()
+        found = torch_convolution.convolution_kernel(*pairs, length).numpy()
     else:
         with jax.enable_x64(True):
-            kernel = jax.jit(jax_scan.convolution_kernel, static_argnums=3)
+            kernel = jax.jit(jax_convolution.convolution_kernel, static_argnums=3)
             found = kernel(*(tuple(map(jnp.asarray, parts(a))) for a in (Lambda, B, C)), length)
     assert_close(np.asarray(found), wanted, 1e-13)
 

@@ -33,13 +33,7 @@ D_MODEL, TOKENS, CLASSES, LENGTH, STEPS = 8, 11, 4, 24, 20
 RECIPE = Recipe(steps=STEPS, batch=6, dropout=0.1)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """Half the time for jax. Compiled as users get them, layers are tested in test_reference_files."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def network_of(model, depth=1, **options):

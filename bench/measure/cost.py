@@ -32,11 +32,11 @@ def layer_cost(
 
     A recurrence over n complex states costs, a token: 4 h n for B u, 8 n for the step, 4 h n for C x, 2 h for D u. S4D
     (one system a channel) by FFT of size 2 L: three transforms of 2.5 N log2 N a channel, 6 a frequency, and its kernel
-    8 n L. A backward pass takes twice the forward's operations, AdamW 12 a parameter. What must move: u and y,
-    parameters, and for training their gradients and moments, the cotangents, and the states once written and once read.
-    What is held: all parameters with
-    their gradients and moments; in a forward pass one layer's u, y and states; for training every layer's u and states,
-    and one layer's cotangents of both.
+    8 n L. A backward pass takes twice the forward's operations, AdamW 12 a parameter.
+
+    What must move: u and y, parameters, and for training their gradients and moments, the cotangents, and the states
+    once written and once read. What is held: all parameters with their gradients and moments; in a forward pass one
+    layer's u, y and states; for training every layer's u and states, and one layer's cotangents of both.
     """
     if own := getattr(layer, "cost", None):
         return Cost(*(depth * amount for amount in own(mode, batch, length, itemsize)))

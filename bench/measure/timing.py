@@ -25,13 +25,13 @@ MOST = 20_000
 class Call(Protocol):
     """Work that can be repeated. `launch` may return before it is done; after `wait` all its outputs are there.
 
-    `mark` and `between` are a device's own clock, where it has one: `mark()` is None elsewhere.
+    `device_clock` starts the device's own clock, where it has one: what it gives is called for the seconds since, when
+    all is done. Elsewhere it gives None.
     """
 
     def launch(self) -> None: ...
     def wait(self) -> None: ...
-    def mark(self) -> object: ...
-    def between(self, first: object, last: object) -> float: ...
+    def device_clock(self) -> Callable[[], float] | None: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,17 +106,13 @@ def take(call: Call, *, width: float, budget_s: float, clock: Callable[[], float
 
 def _sample(call: Call, calls: int, clock: Callable[[], float]) -> tuple[float, float | None]:
     """Seconds of one call, the mean of `calls` of them, each waited for: by the host's clock and by the device's."""
-    begin = call.mark()
+    on_device = call.device_clock()
     started = clock()
     for _ in range(calls):
         call.launch()
         call.wait()
     seconds = (clock() - started) / calls
-    if begin is None:
-        return seconds, None
-    end = call.mark()
-    call.wait()
-    return seconds, call.between(begin, end) / calls
+    return seconds, None if on_device is None else on_device() / calls
 
 
 def median_interval(samples: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 import numpy as np
@@ -109,9 +109,7 @@ class Program(Protocol):
 
     def wait(self) -> None: ...
 
-    def mark(self) -> object: ...
-
-    def between(self, first: object, last: object) -> float: ...
+    def device_clock(self) -> Callable[[], float] | None: ...
 
     def compilations(self) -> int:
         """How often anything was compiled in this process so far."""

@@ -12,8 +12,9 @@ from flax import nnx
 from jax import Array
 
 from bench.backends.jax import ops
+from bench.backends.jax.convolution import convolution_kernel, convolve
 from bench.backends.jax.device import PARAMETER_DTYPES, computing, find, get, put
-from bench.backends.jax.scan import Pair, convolution_kernel, convolve, filtered, product, scan
+from bench.backends.jax.scan import Pair, filtered, product, scan
 from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params, require
 
 

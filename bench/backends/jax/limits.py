@@ -45,8 +45,5 @@ class _Call:
     def wait(self) -> None:
         jax.block_until_ready(self.result)
 
-    def mark(self) -> object:
+    def device_clock(self) -> None:
         return None
-
-    def between(self, first: object, last: object) -> float:
-        raise NotImplementedError("the host's clock is enough here")

@@ -118,11 +118,8 @@ class Program:
     def wait(self) -> None:
         jax.block_until_ready(self.result)
 
-    def mark(self) -> object:
+    def device_clock(self) -> None:
         return None
-
-    def between(self, first, last) -> float:
-        raise NotImplementedError("jax has no clock on the device")
 
     def compilations(self) -> int:
         return _Compilations.count

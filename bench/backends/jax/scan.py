@@ -1,4 +1,4 @@
-"""The linear recurrence x_t = Lambda x_{t-1} + v_t over time, and its own backward pass; the convolution of S4D.
+"""The linear recurrence x_t = Lambda x_{t-1} + v_t over time, and its own backward pass.
 
 Lambda does not depend on t, so no product of Lambdas is carried along. Two primitives, `states` and `adjoint`, are
 chosen by device; all else is built on them. The adjoint is the same recurrence run backwards with conj(Lambda), and its
@@ -14,8 +14,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array
-
-from bench.backends import fft
 
 CHUNK = 32
 """Steps inside a chunk, on devices where one step is too small to keep them busy."""
@@ -80,7 +78,7 @@ def _adjoint_of_scans(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pai
     h_re, h_im = jnp.flip(h_re, 0), jnp.flip(h_im, 0)
     before_re, before_im = (jnp.concatenate([s[None], part[:-1]]) for s, part in zip(start, x, strict=True))
     da = (h_re * before_re + h_im * before_im).sum((0, 1)), (h_im * before_re - h_re * before_im).sum((0, 1))
-    return (h_re, h_im), da, _times(conjugate, (h_re[0], h_im[0]))
+    return (h_re, h_im), da, times(conjugate, (h_re[0], h_im[0]))
 
 
 def _flat(x: Pair, leading: int) -> Pair:
@@ -150,69 +148,6 @@ def product(a: Array, b: Array, dtype: jnp.dtype) -> Array:
     return jax.lax.optimization_barrier(jnp.matmul(a.astype(dtype), b.astype(dtype), preferred_element_type=wide))
 
 
-# The convolution.
-
-
-def convolution_kernel(Lambda: Pair, B: Pair, C: Pair, length: int) -> Array:
-    """K_l = Re sum_n C_n Lambda_n^l B_n, (d_model, length), for one system a channel, each (d_model, n).
-
-    Lambda^l is a coarse power times a fine one, so that (d_model, n, length) never exists.
-    """
-    fine = round(length**0.5)
-    coarse = -(-length // fine)
-    fine_re, fine_im = powers(Lambda, fine)
-    top_re, top_im = powers(_times((fine_re[-1], fine_im[-1]), Lambda), coarse)
-    weight = _times(B, C)
-    left_re, left_im = _times((top_re, top_im), weight)
-    left = jnp.moveaxis(jnp.concatenate([left_re, -left_im], -1), 0, 1)  # (d_model, coarse, 2 n)
-    right = jnp.transpose(jnp.concatenate([fine_re, fine_im], -1), (1, 2, 0))  # (d_model, 2 n, fine)
-    return (left @ right).reshape(left.shape[0], -1)[:, :length]
-
-
-@jax.custom_vjp
-def convolve(kernel: Array, u: Array) -> Array:
-    """Causal convolution over time of u, (batch, length, d_model), with kernel (d_model, steps), by FFT.
-
-    In float32 at least, as FFTs in fewer bits do not exist, and so is the result.
-    """
-    return _convolve_forward(kernel, u)[0]
-
-
-def _convolve_forward(kernel: Array, u: Array) -> tuple[Array, tuple]:
-    length = u.shape[1]
-    size = fft.size(length)
-    spectrum = jnp.fft.rfft(_channels(u).astype(kernel.dtype), size)
-    filters = jnp.fft.rfft(kernel[:, :length], size)  # what is longer would wrap around
-    y = jnp.fft.irfft(spectrum * filters, size)[..., :length]
-    return _channels(y), (kernel, u, spectrum, filters)
-
-
-def _convolve_backward(saved: tuple, g: Array) -> tuple[Array, Array]:
-    """The adjoint of an FFT by automatic differentiation is a complex one; this is a correlation by real ones."""
-    kernel, u, spectrum, filters = saved
-    length, steps = u.shape[1], kernel.shape[1]
-    size = fft.size(length)
-    g_spectrum = jnp.fft.rfft(_channels(g), size)
-    du = jnp.fft.irfft(g_spectrum * filters.conj(), size)[..., :length]
-    dk = jnp.fft.irfft((g_spectrum * spectrum.conj()).sum(0), size)[:, : min(steps, length)]
-    return jnp.pad(dk, ((0, 0), (0, max(0, steps - length)))), _channels(du).astype(u.dtype)
-
-
-convolve.defvjp(_convolve_forward, _convolve_backward)
-
-
-def _channels(u: Array) -> Array:
-    """(batch, length, d_model) as (batch, d_model, length), or back: an FFT is fastest along the last axis."""
-    return jnp.swapaxes(u, 1, 2)
-
-
-def powers(Lambda: Pair, count: int) -> Pair:
-    """Lambda^0 .. Lambda^(count - 1) on a new first axis: what the scan makes of an impulse."""
-    zero = jnp.zeros((count, 1, *Lambda[0].shape), Lambda[0].dtype)
-    re, im = scan(Lambda, (zero.at[0].set(1), zero), (zero[0], zero[0]))
-    return re[:, 0], im[:, 0]
-
-
 # What the primitives are on each device.
 
 
@@ -221,7 +156,7 @@ def _loop(a: Pair, v: Pair, start: Pair) -> Pair:
 
     def step(t: Array, carry: tuple[Pair, Pair]) -> tuple[Pair, Pair]:
         x, rows = carry
-        x = _plus(_times(a, x), _row(rows, t))
+        x = _plus(times(a, x), _row(rows, t))
         return x, _written(rows, x, t)
 
     return jax.lax.fori_loop(0, v[0].shape[0], step, (start, v))[1]
@@ -233,8 +168,8 @@ def _adjoint_loop(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair, P
     zero = (jnp.zeros_like(start[0]), jnp.zeros_like(start[1]))
 
     def advance(h: Pair, da: Pair, g: Pair, before: Pair) -> tuple[Pair, Pair]:
-        h = _plus(_times(conjugate, h), g)
-        return h, _plus(da, _times((before[0], -before[1]), h))
+        h = _plus(times(conjugate, h), g)
+        return h, _plus(da, times((before[0], -before[1]), h))
 
     def step(i: Array, carry: tuple[Pair, Pair, Pair]) -> tuple[Pair, Pair, Pair]:
         h, da, rows = carry
@@ -244,7 +179,7 @@ def _adjoint_loop(a: Pair, g: Pair, x: Pair, start: Pair) -> tuple[Pair, Pair, P
 
     h, da, rows = jax.lax.fori_loop(0, g[0].shape[0] - 1, step, (zero, zero, g))
     h, da = advance(h, da, _row(rows, 0), start)
-    return _written(rows, h, 0), (da[0].sum(0), da[1].sum(0)), _times(conjugate, h)
+    return _written(rows, h, 0), (da[0].sum(0), da[1].sum(0)), times(conjugate, h)
 
 
 def _row(rows: Pair, t: Array | int) -> Pair:
@@ -268,8 +203,8 @@ def _chunked(a: Pair, v: Pair, start: Pair) -> Pair:
 
     def step(carry: tuple[Pair, Pair], v_t: Pair) -> tuple[tuple[Pair, Pair], tuple[Pair, Pair]]:
         x, p = carry
-        moved = _times(a, x)
-        carry = (moved[0] + v_t[0], moved[1] + v_t[1]), _times(a, p)
+        moved = times(a, x)
+        carry = (moved[0] + v_t[0], moved[1] + v_t[1]), times(a, p)
         return carry, carry
 
     inner = (jnp.moveaxis(split[0], 1, 0), jnp.moveaxis(split[1], 1, 0))
@@ -279,13 +214,13 @@ def _chunked(a: Pair, v: Pair, start: Pair) -> Pair:
     ends = _loop((p_re[-1], p_im[-1]), (x_re[-1], x_im[-1]), start)
     c_re, c_im = (jnp.concatenate([first[None], rest[:-1]]) for first, rest in zip(start, ends, strict=True))
     shape = (chunk, *[1] * (1 + start[0].ndim - a[0].ndim), *a[0].shape)
-    more = _times((p_re.reshape(shape), p_im.reshape(shape)), (c_re[None], c_im[None]))
+    more = times((p_re.reshape(shape), p_im.reshape(shape)), (c_re[None], c_im[None]))
     joined = (jnp.moveaxis(x, 0, 1) + jnp.moveaxis(m, 0, 1) for x, m in zip((x_re, x_im), more, strict=True))
     re, im = (part.reshape(chunks * chunk, *part.shape[2:])[:length] for part in joined)
     return re, im
 
 
-def _times(a: Pair, b: Pair) -> Pair:
+def times(a: Pair, b: Pair) -> Pair:
     return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
 
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from bench.backends.torch import ops
+from bench.backends.torch.convolution import convolution_kernel, convolve
 from bench.backends.torch.device import PARAMETER_DTYPES, find, get, put
-from bench.backends.torch.scan import Pair, algorithm, convolution_kernel, convolve, filtered, products, scan
+from bench.backends.torch.scan import Pair, algorithm, filtered, products, scan
 from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params, require
 
 

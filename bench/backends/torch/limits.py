@@ -41,8 +41,5 @@ class _Call:
     def wait(self) -> None:
         synchronize(self.place)
 
-    def mark(self) -> object:
+    def device_clock(self) -> None:
         return None
-
-    def between(self, first: object, last: object) -> float:
-        raise NotImplementedError("the host's clock is enough here")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -171,15 +171,18 @@ class Program:
         if hasattr(self.workload.layer, "synchronize"):
             self.workload.layer.synchronize()
 
-    def mark(self) -> object:
+    def device_clock(self) -> Callable[[], float] | None:
         if self.device.type != "cuda":
             return None
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
 
-    def between(self, first, last) -> float:
-        return first.elapsed_time(last) / 1000
+        def seconds() -> float:
+            end.record()
+            end.synchronize()
+            return begin.elapsed_time(end) / 1000
+
+        return seconds
 
     def compilations(self) -> int:
         return self.counter.graphs
