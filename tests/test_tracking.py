@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -156,7 +157,7 @@ def test_either_framework_may_be_missing(environment_without, checkout, home, tm
     assert found["memory.Layer.track_train", ("lru", "torch")].value > 2 * 8 * 1024 * 64 * 4
     (stored,) = tracking.stored(checkout / "results" / "asv")
     lru = {name: figure for name, figure in found.items() if name[1][0] == "lru" and figure.value is not None}
-    kept = tracking.dataclasses.replace(stored, figures={n: f for n, f in lru.items() if n[0].startswith("memory")})
+    kept = dataclasses.replace(stored, figures={n: f for n, f in lru.items() if n[0].startswith("memory")})
     assert tracking.holes(kept, set())[0] == [("memory.Layer.track_train", ("lru", "jax"))]
     monkeypatch.setattr(environment, "installed", lambda name: "no jax: pip install it" if name == "jax" else None)
     assert tracking.holes(kept, set()) == ([], {"jax": "no jax: pip install it"})
@@ -277,7 +278,7 @@ def test_a_tree_that_changes_while_it_is_measured_is_marked(project, what, monke
         return 0
 
     monkeypatch.setattr(tracking, "_asv", asv)
-    monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     said: list[str] = []
     ran = tracking.run(tracking.Config.read(project.folder / "asv.conf.json"), said.append)
     assert ran.found.dirty == (what != "nothing")
