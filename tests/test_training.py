@@ -160,12 +160,8 @@ def test_recurrent_parameters_are_in_the_slow_group_without_decay(model):
     trainer = trainer_of("torch", network, network.initial(model, 0))
     trainer.step(batch_of(0), 0.01, None)
     names = {id(p): name for name, p in trainer.module.named_parameters()}
-    in_torch = {
-        names[id(p)]: (group["lr"], group["weight_decay"])
-        for group in trainer.optimizer.param_groups
-        for p in group["params"]
-    }
-    assert in_torch == {name: (0.01 * factor, decay) for name, (factor, decay) in found.items()}
+    in_torch = {names[id(p)]: (factor, decay) for factor, decay, own in trainer.optimizer.groups for p in own}
+    assert in_torch == found
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -240,7 +236,7 @@ def test_a_recipe_without_meaning_is_refused(option, value):
 
 def first_moments(trainer):
     if isinstance(trainer, bench.backends.torch.Trainer):
-        return [trainer.optimizer.state[p]["exp_avg"].numpy() for p in trainer.trained]
+        return [trainer.optimizer.first[p].numpy() for p in trainer.trained]
     return [np.asarray(moment) for moment in trainer.moments.mu.values()]
 
 
@@ -450,13 +446,37 @@ def test_adamw_is_the_same_tensor_by_tensor_and_foreach(dtype, tolerance):
     for foreach in (False, True):
         network = network_of("s5")
         trainer = trainer_of("torch", network, network.initial("s5", 0), dtype=dtype)
-        for group in trainer.optimizer.param_groups:
-            group["foreach"] = foreach
+        trainer.optimizer.foreach = foreach
         for step in range(5):
             trainer.step(batch_of(step), 0.01, None)
         found.append(trainer.weights())
     for name, value in found[0].items():
         np.testing.assert_allclose(found[1][name], value, rtol=0, atol=tolerance, err_msg=name)
+
+
+def test_steps_are_those_of_torchs_own_class():
+    rng = np.random.default_rng(0)
+    values = {name: rng.standard_normal(4) for name in ("slow", "decayed")}
+    groups = {"slow": (RECIPE.recurrent_factor, 0.0), "decayed": (1.0, 0.05)}
+    ours, theirs = ({name: torch.nn.Parameter(torch.tensor(v)) for name, v in values.items()} for _ in range(2))
+    optimizer = bench.backends.torch.training.AdamW(RECIPE, groups, ours)
+    classes = torch.optim.AdamW(
+        [
+            {"params": [theirs[name]], "weight_decay": decay, "lr": 0.01 * factor}
+            for name, (factor, decay) in groups.items()
+        ],
+        betas=(RECIPE.beta1, RECIPE.beta2),
+        eps=RECIPE.epsilon,
+    )
+    for _ in range(7):
+        for name in groups:
+            ours[name].grad = torch.tensor(rng.standard_normal(4))
+            theirs[name].grad = ours[name].grad.clone()
+        optimizer.step(0.01)
+        classes.step()
+    for name, start in values.items():
+        assert torch.equal(ours[name], theirs[name])
+        assert not torch.equal(ours[name], torch.tensor(start))
 
 
 # What is measured on the way.

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from bench.backends.torch.device import PARAMETER_DTYPES, find, put
 from bench.backends.torch.layer import decode_step, layer_module, system
 from bench.backends.torch.network import Classifier
-from bench.backends.torch.training import adamw
+from bench.backends.torch.training import AdamW
 from bench.contract import CompileFailed, DiagonalLayer
 from bench.measure.workload import RECIPE, Workload
 from bench.network import layer_weights
@@ -103,9 +103,7 @@ class Program:
             self._call = lambda: self._forward(run, arguments)
             self.held = [*self.named.values(), *placed.values()]
             return
-        self.optimizer, factors = adamw(RECIPE, self.workload.groups(), self.named)
-        for group, factor in zip(self.optimizer.param_groups, factors, strict=True):
-            group["lr"] = RECIPE.rate * factor
+        self.optimizer = AdamW(RECIPE, self.workload.groups(), self.named)
         goal = placed["targets"].long() if self.workload.part == "network" else placed["cotangent"]
         if self.workload.part == "layer":
             self.u.requires_grad_()  # as in a network, where layers lie below
@@ -156,10 +154,10 @@ class Program:
             nn.functional.cross_entropy(y, goal).backward()
         else:
             y.backward(goal)
-        self.optimizer.step()
+        self.optimizer.step(RECIPE.rate)
 
     def _forget_gradients(self) -> None:
-        self.optimizer.zero_grad()
+        self.optimizer.forget_gradients()
         self.u.grad = None
 
     def launch(self) -> None:
@@ -210,7 +208,7 @@ class Program:
         """Bytes of everything that is there between calls: weights, moments, inputs, states."""
         tensors = list(self.held)
         if self.workload.mode == "train":
-            tensors += [m for state in self.optimizer.state.values() for m in state.values() if torch.is_tensor(m)]
+            tensors += [*self.optimizer.first.values(), *self.optimizer.second.values()]
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
         return sum(storages.values())
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 from bench.backends.torch import ops
 from bench.backends.torch.device import find, get, put
@@ -28,25 +29,20 @@ class Trainer:
         self.module = Classifier(network, dict(weights), dtype).to(self.device)
         self.groups = recipe.groups(network.roles())
         parameters = dict(self.module.named_parameters())
-        self.optimizer, self.factors = adamw(recipe, self.groups, parameters)
+        self.optimizer = AdamW(recipe, self.groups, parameters)
         self.trained = [parameters[name] for name in self.groups]
 
     def step(self, batch: Batch, rate: float, masks: np.ndarray | None) -> tuple[float, float]:
-        self.optimizer.zero_grad()
+        self.optimizer.forget_gradients()
         loss = self._loss(batch, masks)
         loss.backward()
-        for p in self.trained:
-            if p.grad is None:  # the loss does not depend on it: a gradient of zero, as in jax
-                p.grad = torch.zeros_like(p)
-        gradients = [p.grad for p in self.trained if p.grad is not None]
+        gradients = [gradient_of(p) for p in self.trained]
         norm = _norm(gradients)
         found = float(loss.detach()), float(norm)
         if all(map(math.isfinite, found)):
             if found[1] > self.recipe.clip:
                 torch._foreach_mul_(gradients, self.recipe.clip / found[1])
-            for group, factor in zip(self.optimizer.param_groups, self.factors, strict=True):
-                group["lr"] = rate * factor
-            self.optimizer.step()
+            self.optimizer.step(rate)
         return found
 
     def logits(self, batch: Batch) -> np.ndarray:
@@ -54,13 +50,13 @@ class Trainer:
             return get(self.module(*self._inputs(batch)))
 
     def loss_and_layer_gradients(self, batch: Batch) -> tuple[float, list[float]]:
-        self.optimizer.zero_grad()
+        self.optimizer.forget_gradients()
         loss = self._loss(batch, None)
         loss.backward()
         norms = [
             float(_norm([p.grad for p in layer.parameters() if p.grad is not None])) for layer in self.module.layers
         ]
-        self.optimizer.zero_grad()
+        self.optimizer.forget_gradients()
         return float(loss.detach()), norms
 
     def state_energies(self, batch: Batch) -> list[np.ndarray]:
@@ -100,22 +96,58 @@ class Trainer:
         return nn.functional.cross_entropy(logits, put(batch.targets.astype(np.int64), self.device))
 
 
-def adamw(
-    recipe: Recipe, groups: Mapping[str, tuple[float, float]], parameters: Mapping[str, nn.Parameter]
-) -> tuple[torch.optim.AdamW, list[float]]:
-    """The optimiser of a recipe, its rates still 0, and the rate factor of each of its parameter groups."""
-    settings = sorted(set(groups.values()))
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": [parameters[name] for name, own in groups.items() if own == (factor, decay)],
-             "weight_decay": decay}
-            for factor, decay in settings
-        ],
-        lr=0.0,
-        betas=(recipe.beta1, recipe.beta2),
-        eps=recipe.epsilon,
-    )  # fmt: skip
-    return optimizer, [factor for factor, _ in settings]
+class AdamW:
+    """The optimiser of a recipe: torch's own function, group by group.
+
+    Not torch's class, which imports torch.compile with all that belongs to it: two seconds in every process.
+    """
+
+    def __init__(
+        self, recipe: Recipe, groups: Mapping[str, tuple[float, float]], parameters: Mapping[str, nn.Parameter]
+    ) -> None:
+        self.recipe = recipe
+        self.foreach: bool | None = None
+        """Tensor by tensor or all at once; None is as torch finds best on the device."""
+        self.groups: list[tuple[float, float, list[Tensor]]] = [
+            (factor, decay, [parameters[name] for name, own in groups.items() if own == (factor, decay)])
+            for factor, decay in sorted(set(groups.values()))
+        ]
+        everything = [p for *_, own in self.groups for p in own]
+        self.first = {p: torch.zeros_like(p) for p in everything}
+        self.second = {p: torch.zeros_like(p) for p in everything}
+        self.steps = {p: torch.zeros(()) for p in everything}
+
+    def forget_gradients(self) -> None:
+        for p in self.first:
+            p.grad = None
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        """One step at the rate of the fastest group."""
+        for factor, decay, own in self.groups:
+            adamw(
+                own,
+                [gradient_of(p) for p in own],
+                [self.first[p] for p in own],
+                [self.second[p] for p in own],
+                [],
+                [self.steps[p] for p in own],
+                foreach=self.foreach,
+                amsgrad=False,
+                maximize=False,
+                lr=rate * factor,
+                weight_decay=decay,
+                beta1=self.recipe.beta1,
+                beta2=self.recipe.beta2,
+                eps=self.recipe.epsilon,
+            )
+
+
+def gradient_of(p: Tensor) -> Tensor:
+    """What the backward pass has left; zero, as in jax, where the loss does not depend on it."""
+    if p.grad is None:
+        p.grad = torch.zeros_like(p)
+    return p.grad
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:
