@@ -17,7 +17,7 @@ import pytest
 import bench
 from bench import environment, tracking
 from bench.backends import NAMES
-from bench.tracking import Figure
+from bench.tracking import Figure, measuring
 
 ROOT = Path(bench.__file__).resolve().parent.parent
 
@@ -277,7 +277,7 @@ def test_a_tree_that_changes_while_it_is_measured_is_marked(project, what, monke
             project.commit(seconds=3.0)
         return 0
 
-    monkeypatch.setattr(tracking, "_asv", asv)
+    monkeypatch.setattr(measuring, "_asv", asv)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     said: list[str] = []
     ran = tracking.run(tracking.Config.read(project.folder / "asv.conf.json"), said.append)
