@@ -481,10 +481,10 @@ def test_second_derivatives_of_the_parts_in_torch(length):
 
     assert torch.autograd.gradgradcheck(scanned, (*a, *v, *start), **options)
 
-    def filtered(a_re, a_im, b_re, b_im, c_re, c_im, u):
-        return torch_scan.filtered((a_re, a_im), (b_re, b_im), (c_re, c_im), u)
+    def filtered(a_re, a_im, b_re, b_im, c_re, c_im, d, u):
+        return torch_scan.filtered((a_re, a_im), (b_re, b_im), (c_re, c_im), d, u)
 
-    matrices = [real(2, 3), real(2, 3) * 2, real(3, 2), real(3, 2) * 2]
+    matrices = [real(2, 3), real(2, 3) * 2, real(3, 2), real(3, 2) * 2, real(3)]
     assert torch.autograd.gradgradcheck(filtered, (*a, *matrices, real(length, 1, 3)), **options)
 
 

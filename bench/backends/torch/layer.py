@@ -60,9 +60,9 @@ def outputs(system: DiagonalSystem, u: Tensor, lengths: Tensor | None = None) ->
     require(u.shape[1] >= 1, "length must be at least 1, not 0")
     if system.Lambda.ndim == 2:
         return _convolved(system, u, lengths)
-    y = torch.addcmul(_filtered(system, system.C, u), system.D, u.to(system.D.dtype))
+    y = _filtered(system, system.C, system.D, u)
     if system.C_reverse is not None:
-        y = y + _filtered(system, system.C_reverse, _before_end(u, lengths).flip(1)).flip(1)
+        y = y + _filtered(system, system.C_reverse, None, _before_end(u, lengths).flip(1)).flip(1)
     return y.to(u.dtype)
 
 
@@ -153,9 +153,9 @@ def _read(system: DiagonalSystem, x: Pair, u: Tensor) -> Tensor:
     return (y.transpose(0, 1) + system.D * u).to(u.dtype)
 
 
-def _filtered(system: DiagonalSystem, C: Tensor, u: Tensor) -> Tensor:
+def _filtered(system: DiagonalSystem, C: Tensor, D: Tensor | None, u: Tensor) -> Tensor:
     Lambda, B, out = ((z.real, z.imag) for z in (system.Lambda, system.B, C))
-    return filtered(Lambda, B, out, u.transpose(0, 1)).transpose(0, 1)
+    return filtered(Lambda, B, out, D, u.transpose(0, 1)).transpose(0, 1)
 
 
 def _convolved(system: DiagonalSystem, u: Tensor, lengths: Tensor | None) -> Tensor:
@@ -183,7 +183,7 @@ def kernel_name(layer: Layer, device: str = "cpu", dtype: str = "float32") -> st
     * "module": the layer brings its own.
     * "fft": one system a channel. A scan would carry d_model * n numbers a step: (batch, length, d_model, n) of them.
     * "triton-scan": else, on cuda where triton is installed, but not in float64: a fused kernel, forward and adjoint.
-    * "chunked-scan": else. On a CPU forward and backward at (8, 1024, 128) take 0.9 to 1.3 times as long as jax's loop.
+    * "chunked-scan": else. On a CPU forward and backward at (8, 1024, 128) take 0.8 to 1.4 times as long as jax's loop.
     """
     if hasattr(layer, "torch_module") or not isinstance(layer, DiagonalLayer):
         return "module"

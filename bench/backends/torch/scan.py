@@ -193,24 +193,25 @@ def _shaped(x: Pair, like: Tensor) -> Pair:
 # Projection, scan, projection, with one backward pass.
 
 
-def filtered(Lambda: Pair, B: Pair, C: Pair, u: Tensor) -> Tensor:
-    """Re(C scan(B u)) from a zero state, float32 or float64, (length, batch, d_model), for u of that shape.
+def filtered(Lambda: Pair, B: Pair, C: Pair, D: Tensor | None, u: Tensor) -> Tensor:
+    """Re(C scan(B u)) + D * u from a zero state, float32 or float64, (length, batch, d_model), for u of that shape.
 
-    Lambda (n,), B (n, d_model), C (d_model, n). u, and what stands in for y in the backward pass, meet the matrices in
-    u's dtype; states are in Lambda's. Between the passes u and the states are kept, nothing else.
+    Lambda (n,), B (n, d_model), C (d_model, n), D (d_model,) or None for zero. u, and what stands in for y in the
+    backward pass, meet the matrices in u's dtype; states are in Lambda's, and so is the product with D, which is added
+    in place. Between the passes u and the states are kept, nothing else.
     """
-    return _Filtered.apply(*Lambda, *B, *C, u)[0]
+    return _Filtered.apply(*Lambda, *B, *C, D, u)[0]
 
 
 class _Filtered(torch.autograd.Function):
-    """Inputs: Lambda, B, C, u. The states are an output too, so that the backward pass can be differentiated: in parts,
-    or one complex tensor where the scan runs in chunks."""
+    """Inputs: Lambda, B, C, D, u. The states are an output too, so that the backward pass can be differentiated: in
+    parts, or one complex tensor where the scan runs in chunks."""
 
     @staticmethod
-    def forward(a_re, a_im, b_re, b_im, c_re, c_im, u):
+    def forward(a_re, a_im, b_re, b_im, c_re, c_im, d, u):
         chunked = algorithm(u.device.type, a_re.dtype) == "chunked-scan" and not torch.compiler.is_compiling()
         function = _filtered_in_chunks if chunked else _filtered_by_parts
-        return function(a_re, a_im, b_re, b_im, c_re, c_im, u)
+        return function(a_re, a_im, b_re, b_im, c_re, c_im, d, u)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -219,11 +220,11 @@ class _Filtered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, g, *gx):
-        a_re, a_im, b_re, b_im, c_re, c_im, u, *x = ctx.saved_tensors
+        a_re, a_im, b_re, b_im, c_re, c_im, d, u, *x = ctx.saved_tensors
         g = torch.zeros_like(u) if g is None else g
         if len(x) == 1:
             if not torch.is_grad_enabled():
-                return _filtered_gradients_in_chunks(a_re, a_im, b_re, b_im, c_re, c_im, u, x[0], g, gx[0])
+                return _filtered_gradients_in_chunks(a_re, a_im, b_re, b_im, c_re, c_im, d, u, x[0], g, gx[0])
             x, gx = (x[0].real, x[0].imag), (None, None) if gx[0] is None else (gx[0].real, gx[0].imag)
         x_re, x_im = x
         rows, g_rows = u.flatten(0, 1), g.flatten(0, 1)
@@ -233,17 +234,20 @@ class _Filtered(torch.autograd.Function):
         h_re, h_im, *da = _Adjoint.apply(a_re, a_im, k_re, k_im, x_re, x_im, zero, zero)[:4]
         h_re, h_im, x_re, x_im = (part.flatten(0, 1) for part in (h_re, h_im, x_re, x_im))
         plain = not torch.is_grad_enabled()
-        du = products(u.dtype, u.dtype, (h_re, b_re), (h_im, b_im), plain=plain).view(u.shape)
+        du = products(u.dtype, a_re.dtype, (h_re, b_re), (h_im, b_im), plain=plain)
+        dd = None
+        if d is not None:
+            du, dd = torch.addcmul(du, g_rows, d), (g_rows * rows).sum(0)
         db = (products(u.dtype, a_re.dtype, (part.T, rows)) for part in (h_re, h_im))
         dc_re, dc_im = (products(u.dtype, a_re.dtype, (g_rows.T, part)) for part in (x_re, x_im))
-        return *da, *db, dc_re, -dc_im, du
+        return *da, *db, dc_re, -dc_im, dd, du.to(u.dtype).view(u.shape)
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
         return torch.vmap(partial(_filtered_by_parts, plain=False), in_dims)(*inputs), 0
 
 
-def _filtered_by_parts(a_re, a_im, b_re, b_im, c_re, c_im, u, *, plain=True):
+def _filtered_by_parts(a_re, a_im, b_re, b_im, c_re, c_im, d, u, *, plain=True):
     """What `_Filtered` computes; not `plain`, by functions that torch can derive and vmap."""
     scanned = states if plain else scan
     rows = u.flatten(0, 1)
@@ -251,10 +255,12 @@ def _filtered_by_parts(a_re, a_im, b_re, b_im, c_re, c_im, u, *, plain=True):
     zero = torch.zeros_like(v_re[0])
     x = scanned((a_re, a_im), (v_re, v_im), (zero, zero))
     y = products(u.dtype, a_re.dtype, (x[0].flatten(0, 1), c_re.T), (x[1].flatten(0, 1), -c_im.T), plain=plain)
+    if d is not None:
+        y = torch.addcmul(y, d, rows.to(y.dtype))
     return y.view(*u.shape[:2], -1), *x
 
 
-def _filtered_in_chunks(a_re, a_im, b_re, b_im, c_re, c_im, u):
+def _filtered_in_chunks(a_re, a_im, b_re, b_im, c_re, c_im, d, u):
     """The same with parts side by side: one product each way, and the scan is done in place.
 
     Time comes second in memory here, as it does in what a layer is given, so that neither u nor y is copied.
@@ -264,21 +270,26 @@ def _filtered_in_chunks(a_re, a_im, b_re, b_im, c_re, c_im, u):
     x = _as_states(v, u)
     scan_in_place(torch.complex(a_re, a_im), x, torch.zeros_like(x[0]))
     y = products(u.dtype, a_re.dtype, (v, torch.stack([c_re, -c_im], -1).flatten(1).T))
+    if d is not None:
+        y.addcmul_(d, rows.to(y.dtype))
     return _time_first(y, u), x
 
 
-def _filtered_gradients_in_chunks(a_re, a_im, b_re, b_im, c_re, c_im, u, x, g, gx):
+def _filtered_gradients_in_chunks(a_re, a_im, b_re, b_im, c_re, c_im, d, u, x, g, gx):
     """The gradients of all inputs, from x, complex, and the gradients of y and of x. h is conjugate throughout."""
     rows, g_rows, x_rows = (part.transpose(0, 1).flatten(0, 1) for part in (u, g, torch.view_as_real(x).flatten(2)))
+    dd = None if d is None else (g_rows * rows).sum(0)  # first: what it needs for a moment is then room for the others
     h_rows = products(u.dtype, a_re.dtype, (g_rows, torch.stack([c_re, c_im], -1).flatten(1)))
     h = _as_states(h_rows, u)
     if gx is not None:
         h += gx.conj()
     da = adjoint_in_place(torch.complex(a_re, a_im), h, x, torch.zeros_like(x[0]))
-    du = products(u.dtype, u.dtype, (h_rows, torch.stack([b_re, -b_im], 1).flatten(0, 1)))
+    du = products(u.dtype, a_re.dtype, (h_rows, torch.stack([b_re, -b_im], 1).flatten(0, 1)))
+    if d is not None:
+        du.addcmul_(d, g_rows)
     db = products(u.dtype, a_re.dtype, (h_rows.T, rows)).unflatten(0, (-1, 2))
     dc = products(u.dtype, a_re.dtype, (g_rows.T, x_rows)).unflatten(1, (-1, 2))
-    return da.real, da.imag, db[:, 0], -db[:, 1], dc[..., 0], -dc[..., 1], _time_first(du, u)
+    return da.real, da.imag, db[:, 0], -db[:, 1], dc[..., 0], -dc[..., 1], dd, _time_first(du.to(u.dtype), u)
 
 
 def _time_first(rows: Tensor, u: Tensor) -> Tensor:
