@@ -2,6 +2,7 @@
 #
 #   make run            creates .venv, installs, runs the main job on generated ListOps, shows the report
 #   make test           creates .venv, installs what the tests need, runs them
+#   make test-system    whole programs that take minutes: compilers, interpreters, asv, the self-test
 #   make perf           layers against the textbook: measures, saves, compares (minutes, on a quiet machine)
 #   make track          figures of HEAD by asv, in what is installed; `bench track` compares commits, track-html shows them
 #   make check          lint, format, types
@@ -19,13 +20,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) $(PIP_ARGS)
 
-.PHONY: run test perf track track-html check format clean
+.PHONY: run test test-system perf track track-html check format clean
 
 run: $(VENV)/.run
 	$(BIN)/bench run --suite stability --models rotrnn,lru $(ARGS)
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+
+test-system: $(VENV)/.test
+	$(BIN)/python -m pytest -o addopts= -n auto --dist loadfile tests/system $(ARGS)
 
 perf: $(VENV)/.test
 	$(BIN)/python -m pytest -o addopts= tests/perf -m perf --benchmark-autosave $(ARGS)

@@ -48,7 +48,7 @@ def hostile(bench_in, tmp_path_factory):
     for name, content in HOSTILE.items():
         (place / name).write_text(content)
     words = ["--models", "lru", "--backends", "jax,torch", "--seeds", "1,0", "--jobs", "1", "--run", "both"]
-    done = bench_in(place)("run", *TINY, *words, JAX_ENABLE_X64="1")
+    done = bench_in(place)("run", *TINY, *words, JAX_ENABLE_X64="1", JAX_DISABLE_MOST_OPTIMIZATIONS=None)
     return place / "results" / "both", done
 
 

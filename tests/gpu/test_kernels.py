@@ -1,6 +1,7 @@
 """The fused Triton kernels against a float64 loop.
 
-Run on a GPU by tests/gpu/run.sh, and on a CPU, with smaller shapes, under Triton's interpreter by tests/test_triton.py.
+Run on a GPU by tests/gpu/run.sh, and on a CPU, with smaller shapes, under Triton's interpreter by
+tests/system/test_interpreter.py.
 """
 
 import os
