@@ -182,12 +182,21 @@ class DiagonalLayer(Layer):
         return 2 * int(np.prod(self.state_shape)) * (2 if self.has_reverse else 1)
 
 
+NOT_ASKED = -1
+"""The target at a position where nothing is asked."""
+
+NEAR_ENOUGH = 0.04
+"""A predicted number is right when it is nearer than this (Hochreiter and Schmidhuber 1997, for the adding problem)."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Split:
     """Examples of one split, padded at the end to a common length.
 
-    `inputs`: (examples, length) int32 token ids, or (examples, length, features) float32; `lengths`: (examples,)
-    int32, the true lengths, each at least 1; `targets`: (examples,) int32 class numbers.
+    `inputs`: (examples, length) int32 token ids, or (examples, length, features) float32. `lengths`: (examples,)
+    int32, the true lengths, each at least 1. `targets`: (examples,) int32 class numbers; where a task asks at each
+    position, (examples, length) int32 with `NOT_ASKED` wherever it does not; where it asks for a number, (examples,)
+    float32. A task on pairs has (examples, 2, length) token ids and (examples, 2) lengths.
     """
 
     inputs: np.ndarray
@@ -210,9 +219,20 @@ class Dataset:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task(ABC):
-    """A data set with its splits, vocabulary, lengths and metric. Its options are its dataclass fields."""
+    """A data set with its splits, vocabulary, lengths, floors and metric. Its options are its dataclass fields."""
 
     source: ClassVar[str] = ""
+    """Who made the data, and where they were published."""
+    licence: ClassVar[str] = ""
+    """The licence of the data, and of the package that holds them where there is one."""
+    pairs: ClassVar[bool] = False
+    """Whether an example is two sequences, each encoded by the same network, and a class for both."""
+    per_position: ClassVar[bool] = False
+    """Whether positions have targets of their own; else the whole sequence has one."""
+    numeric: ClassVar[bool] = False
+    """Whether the target is a number; else a class. Then `classes` is 1."""
+    published: ClassVar[tuple[str, str] | None] = None
+    """(benchmark, task) of the published table whose figures stand beside scores on this task."""
 
     @property
     @abstractmethod
@@ -238,9 +258,32 @@ class Task(ABC):
     def load(self, seed: int) -> Dataset:
         """The data of this seed; a task whose data are given once ignores the seed."""
 
+    def floors(self, data: Dataset) -> dict[str, float]:
+        """Accuracy on the test split of what needs no sequence model, fitted on the training split; name -> accuracy.
+
+        Default: "majority", the most frequent class; for numbers the training targets' mean.
+        """
+        train, test = data.train.targets, data.test.targets
+        if self.numeric:
+            return {"mean": float((np.abs(train.mean(dtype=np.float64) - test) < NEAR_ENOUGH).mean())}
+        asked = train[train != NOT_ASKED]
+        guess = int(np.bincount(asked).argmax())
+        logits = np.zeros((*test.shape, self.classes), np.float32)
+        logits[..., guess] = 1
+        return {"majority": float(self.metric(logits, test).mean())}
+
     def metric(self, logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """The score of each example, (examples,), from logits (examples, classes). Default: right or wrong."""
-        return (np.argmax(logits, axis=-1) == targets).astype(np.float64)
+        """The score of each example, (examples,), from logits (examples, classes), or (examples, length, classes).
+
+        Right or wrong; where positions are asked the share that is right; for a number whether it is near enough.
+        """
+        if self.numeric:
+            return (np.abs(logits[:, 0].astype(np.float64) - targets) < NEAR_ENOUGH).astype(np.float64)
+        right = np.argmax(logits, axis=-1) == targets
+        if not self.per_position:
+            return right.astype(np.float64)
+        asked = targets != NOT_ASKED
+        return (right & asked).sum(-1) / asked.sum(-1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.contract import Dataset, Missing, Split, require
+from bench.contract import NOT_ASKED, Dataset, Missing, Split, require
 from bench.seeds import generator
+
+SPLIT_SEED = 42
+"""Fixes splits that are cut here: the same for every seed of a run."""
 
 MOST_FOLDERS = 2_000
 """How many folders are searched below `BENCH_DATA`, so that a home folder given by mistake is answered at once."""
@@ -76,7 +79,8 @@ def dataset(train: Split, validation: Split, test: Split, *, vocabulary_size: in
     """A Dataset of three checked splits, with its checksum.
 
     Token ids, padding included, must lie in 0..vocabulary_size-1; with `vocabulary_size` None the inputs are finite
-    real numbers. ValueError names the split, and the row (from 0) if one is at fault.
+    real numbers. Targets are one of the kinds that `Split` names; where positions are asked each example has one.
+    ValueError names the split, and the row (from 0) if one is at fault.
     """
     splits = {"train": train, "validation": validation, "test": test}
     for name, split in splits.items():
@@ -89,25 +93,83 @@ def dataset(train: Split, validation: Split, test: Split, *, vocabulary_size: in
 def _check(name: str, split: Split, vocabulary_size: int | None, classes: int) -> None:
     inputs, lengths, targets = split.inputs, split.lengths, split.targets
     tokens = vocabulary_size is not None
+    pairs = tokens and inputs.ndim == 3 and inputs.shape[1] == 2
     dtype, axes = (np.int32, "(examples, length)") if tokens else (np.float32, "(examples, length, features)")
     require(
-        inputs.dtype == dtype and inputs.ndim == (2 if tokens else 3) and 0 not in inputs.shape[1:],
+        inputs.dtype == dtype and (pairs or inputs.ndim == (2 if tokens else 3)) and 0 not in inputs.shape[1:],
         f"{name}: inputs must be {axes} {np.dtype(dtype)}, not {inputs.shape} {inputs.dtype}",
     )
-    examples, length = inputs.shape[:2]
+    examples, length = len(inputs), inputs.shape[2 if pairs else 1]
     require(examples >= 1, f"{name}: no examples")
-    for what, array in (("lengths", lengths), ("targets", targets)):
-        require(
-            array.dtype == np.int32 and array.shape == (examples,),
-            f"{name}: {what} must be ({examples},) int32, not {array.shape} {array.dtype}",
-        )
+    of_lengths = (examples, 2) if pairs else (examples,)
+    require(
+        lengths.dtype == np.int32 and lengths.shape == of_lengths,
+        f"{name}: lengths must be {of_lengths} int32, not {lengths.shape} {lengths.dtype}",
+    )
     _within(name, "length", lengths, 1, length)
-    _within(name, "target", targets, 0, classes - 1)
+    _check_targets(name, targets, examples, length, classes)
     if vocabulary_size is not None:
         _within(name, "token id", inputs, 0, vocabulary_size - 1)
     elif not np.isfinite(inputs).all():
         row = int(np.argmin(np.isfinite(inputs).all(axis=(1, 2))))
         raise ValueError(f"{name}, row {row}: an input is not finite")
+
+
+def _check_targets(name: str, targets: np.ndarray, examples: int, length: int, classes: int) -> None:
+    if targets.dtype == np.float32 and targets.shape == (examples,):
+        require(bool(np.isfinite(targets).all()), f"{name}: a target is not finite")
+        return
+    require(
+        targets.dtype == np.int32 and targets.shape in ((examples,), (examples, length)),
+        f"{name}: targets must be ({examples},) int32, ({examples}, {length}) int32 or ({examples},) float32, "
+        f"not {targets.shape} {targets.dtype}",
+    )
+    _within(name, "target", targets, 0 if targets.ndim == 1 else NOT_ASKED, classes - 1)
+    if targets.ndim == 2:
+        asked = (targets != NOT_ASKED).any(-1)
+        require(bool(asked.all()), f"{name}, row {np.argmin(asked)}: no position has a target")
+
+
+def content(split: Split) -> np.ndarray:
+    """A hash of what each example shows up to its end, (examples,) of 16 bytes each: equal for equal inputs alone."""
+    found = []
+    for row, lengths in zip(split.inputs, np.atleast_2d(split.lengths.T).T, strict=True):
+        digest = hashlib.blake2b(digest_size=16)
+        for sequence, end in zip(row if len(lengths) > 1 else row[None], lengths, strict=True):
+            digest.update(np.ascontiguousarray(sequence[:end]).tobytes() + b"|%d" % end)
+        found.append(digest.digest())
+    return np.array(found, "V16")
+
+
+def hold_out(split: Split, share: float) -> tuple[Split, Split]:
+    """What stays and what is held out: about `share` of each class, drawn by a seed that never changes.
+
+    Equal inputs stay together, whatever their targets. ValueError where nothing would stay or be held out.
+    """
+    require(0 < share < 1, f"share must lie between 0 and 1, not {share}")
+    _, first, of = np.unique(content(split), return_index=True, return_inverse=True)
+    rng = np.random.default_rng(SPLIT_SEED)
+    targets = split.targets[first]
+    kinds = targets if targets.dtype == np.int32 and targets.ndim == 1 else np.zeros(len(first), np.int32)
+    held = np.zeros(len(first), bool)
+    for kind in np.unique(kinds):
+        members = rng.permutation(np.flatnonzero(kinds == kind))
+        held[members[: round(share * len(members))]] = True
+    out = held[of.reshape(-1)]
+    require(
+        bool(out.any() and not out.all()), f"{len(split)} examples are too few to hold out {share:.0%} of each class"
+    )
+    return take(split, np.flatnonzero(~out)), take(split, np.flatnonzero(out))
+
+
+def take(split: Split, rows: np.ndarray) -> Split:
+    """These examples of a split, in this order."""
+    return Split(inputs=split.inputs[rows], lengths=split.lengths[rows], targets=split.targets[rows])
+
+
+def shared(one: Split, other: Split) -> int:
+    """How many examples of `other` have the same input as one of `one`."""
+    return int(np.isin(content(other), content(one)).sum())
 
 
 def _within(name: str, what: str, array: np.ndarray, least: int, most: int) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bench import data
-from bench.contract import Missing, Split
-from bench.data import batches, checksum, dataset, user_files
+from bench.contract import NOT_ASKED, Missing, Split
+from bench.data import batches, checksum, content, dataset, hold_out, shared, user_files
 
 
 def token_split(examples=4, length=5, **changes):
@@ -117,6 +117,46 @@ def test_an_empty_split_is_an_error():
 def test_splits_of_different_lengths_are_an_error():
     with pytest.raises(ValueError, match=r"test: .*6.*train.*5"):
         dataset(token_split(), token_split(), token_split(length=6), vocabulary_size=7, classes=3)
+
+
+def test_targets_may_be_numbers_or_stand_at_positions_and_inputs_may_be_pairs():
+    positions = np.full((4, 5), NOT_ASKED, np.int32)
+    positions[:, 3] = 2
+    pairs = {"inputs": np.zeros((4, 2, 5), np.int32), "lengths": np.full((4, 2), 5, np.int32)}
+    for changes in ({"targets": positions}, {"targets": np.full(4, 0.5, np.float32)}, pairs):
+        split = token_split(**changes)
+        assert dataset(split, split, split, vocabulary_size=7, classes=3).test is split
+    for changes, said in (
+        ({"targets": with_entry(positions, (1, 3), NOT_ASKED)}, "train, row 1: no position has a target"),
+        ({"targets": with_entry(positions, (1, 3), 3)}, r"train, row 1: target 3 is not in -1\.\.2"),
+        ({"targets": np.array([0, 1, 2, np.nan], np.float32)}, "train: a target is not finite"),
+        (pairs | {"lengths": np.full(4, 5, np.int32)}, r"train: lengths must be \(4, 2\)"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            dataset(token_split(**changes), split, split, vocabulary_size=7, classes=3)
+
+
+def test_what_stands_behind_the_end_is_no_content_and_the_end_is():
+    split = token_split(2, inputs=np.array([[1, 2, 3], [1, 2, 4]], np.int32), lengths=np.array([2, 2], np.int32))
+    assert len(np.unique(content(split))) == 1
+    assert len(np.unique(content(dataclasses.replace(split, lengths=np.array([2, 3], np.int32))))) == 2
+    pairs = np.array([[[1, 2, 3], [4, 5, 6]], [[4, 5, 6], [1, 2, 3]]], np.int32)
+    assert len(np.unique(content(Split(pairs, np.full((2, 2), 3, np.int32), np.zeros(2, np.int32))))) == 2
+
+
+def test_what_is_held_out_has_a_share_of_each_class_and_no_input_that_stays():
+    rng = np.random.default_rng(0)
+    inputs = rng.integers(0, 7, (300, 3)).astype(np.int32)  # 343 different ones, so that many are there twice
+    split = Split(inputs, np.full(300, 3, np.int32), np.repeat(np.arange(3, dtype=np.int32), 100))
+    stays, held = hold_out(split, 0.2)
+    assert len(stays) + len(held) == 300
+    assert shared(stays, held) == shared(held, stays) == 0
+    assert shared(split, held) == len(held)
+    assert all(10 <= (held.targets == label).sum() <= 32 for label in range(3))
+    again = hold_out(split, 0.2)
+    assert checksum([stays, held]) == checksum(again)
+    with pytest.raises(ValueError, match="too few to hold out 1%"):
+        hold_out(token_split(), 0.01)
 
 
 @pytest.mark.parametrize("entry", [np.nan, np.inf])
