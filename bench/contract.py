@@ -333,7 +333,7 @@ class Suite(ABC):
         """Measures one cell: calls `cell.record(...)`, raises `Unsupported`, `Missing` or `Diverged`."""
 
     def adapt(self, model: str, task: str | None) -> Adaptation:
-        """Values for this model on this task, by their plain names, that go before a preset's. Default: none."""
+        """Values that go before a preset's, for a model's plain name and a task with its options. Default: none."""
         return Adaptation()
 
     @property

@@ -291,9 +291,8 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
     for depth, (task, task_options) in itertools.product(depths, task_cells):
         for choice in itertools.product(*factors.values()):
             built = build(f"suite {name}", suite, dict(zip(factors, choice, strict=True)))
-            plain = parse_name(task)[0] if task else None
             fitted = {
-                model: _adapted(name, built, parse_name(model)[0], plain, asked, depth, request) for model in classes
+                model: _adapted(name, built, parse_name(model)[0], task, asked, depth, request) for model in classes
             }
             options = {
                 model: _built_options(model, classes[model], dict(fitted[model][2]) | chosen, fitted[model][0].d_model)

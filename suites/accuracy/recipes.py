@@ -10,7 +10,7 @@ from typing import Any
 
 from bench import registry
 from bench.contract import Adaptation, require
-from bench.options import convert
+from bench.options import convert, parse_name
 
 HERE = Path(__file__).parent
 BUILT_IN = ("quick", "paper")
@@ -21,18 +21,21 @@ TEXTS = ("source", "gaps")
 def adaptation(recipe: str, model: str, task: str) -> Adaptation:
     """What a recipe asks of a model on a task: the later of [default], [models.M], [tasks.T] and [M.T] goes first.
 
+    T may have options, as in [lru."pathfinder[size=128]"]: it then goes before the plain name, for tasks with these.
     `recipe` is `default`, a built-in one, or a TOML file. ValueError: no such recipe, an unknown key or a value that
     does not fit, with its section; or nothing for this model and task in a recipe without [default].
     """
     if recipe == "default":
         return Adaptation()
     sections = _read(recipe)
-    names = ("default", f"models.{model}", f"tasks.{task}", f"{model}.{task}")
-    found = [name for name in names if name in sections]
-    known = sorted(name for name in sections if name.count(".") == 1 and not name.startswith(("models.", "tasks.")))
+    found = [name for name in ("default", f"models.{model}") if name in sections]
+    for owner in ("tasks", model):
+        own = [name for name in sections if name.startswith(f"{owner}.") and _fits(name.partition(".")[2], task)]
+        found += sorted(own, key=len)
+    known = sorted(name.partition(".")[2] for name in sections if name.startswith(f"{model}."))
     require(
-        "default" in sections or names[-1] in sections,
-        f"recipe {recipe}: it has nothing for {model} on {task}; it has {', '.join(known)}",
+        "default" in sections or any(name.startswith(f"{model}.") for name in found),
+        f"recipe {recipe}: it has nothing for {model} on {task}: it has {', '.join(known) or 'nothing'}",
     )
     values: dict[str, Any] = {}
     options: dict[str, Any] = {}
@@ -45,6 +48,12 @@ def adaptation(recipe: str, model: str, task: str) -> Adaptation:
     depth = values.pop("depth", None)
     values["recipe"] = Path(recipe).stem
     return Adaptation(factors=values, options=options, depth=depth)
+
+
+def _fits(section: str, task: str) -> bool:
+    """Whether a section's task is this one: of the same name, with all the options that the section names."""
+    (name, wanted), (plain, options) = parse_name(section), parse_name(task)
+    return name == plain and wanted.items() <= options.items()
 
 
 @cache
