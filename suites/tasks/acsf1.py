@@ -10,7 +10,7 @@ from suites.tasks.time_series import TimeSeries
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ACSF1(TimeSeries):
-    """200 recordings of the power that an appliance draws, 1460 steps of one number, 10 kinds: 100 to train and to test.
+    """200 recordings of the power that an appliance draws, 1460 steps of one number, 10 kinds; half to train.
 
     Long idle times with short bursts. Each recording comes standardised by itself. With 9 training examples a class a
     score depends much on the seed; one test example is 1 %.

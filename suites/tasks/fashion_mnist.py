@@ -30,10 +30,10 @@ UNSIGNED_BYTES = 8
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FashionMNIST(Task):
-    """70,000 images of 28 x 28 pixels, row after row, as sequences (784, 1) of grey values in 0..1; 10 kinds of clothes.
+    """70,000 images of 28 x 28 pixels, row after row, as sequences (784, 1) of grey values in 0..1; 10 kinds.
 
-    10,000 to test, as published; a tenth of each class of the 60,000 others to validate. Grey values have a known range,
-    so they are divided by 255 and not standardised.
+    10,000 to test, as published; a tenth of each class of the 60,000 others to validate. Grey values have a known
+    range, so they are divided by 255 and not standardised.
     """
 
     source: ClassVar[str] = "Xiao, Rasul and Vollgraf 2017 (Zalando)"
@@ -73,7 +73,7 @@ def _split(part: str) -> Split:
 
 
 def idx(name: str) -> np.ndarray:
-    """The uint8 array of an idx file in `FOLDER`: magic (0, 0, type, axes), the sizes as big-endian int32, the bytes."""
+    """The uint8 array of an idx file in `FOLDER`: 0, 0, the type, how many axes; their big-endian int32 sizes."""
     packed = (FOLDER / name).read_bytes()
     wheels.check(f"{name} in {FOLDER}", packed, SHA256[name], INSTALL)
     content = gzip.decompress(packed)

@@ -82,6 +82,8 @@ class ListOps(Task):
     """
 
     source: ClassVar[str] = "Nangia and Bowman 2018; Tay et al. 2021 (Long Range Arena)"
+    licence: ClassVar[str] = "generated data are made here; files: as their archive says, check before you publish them"
+    published: ClassVar[tuple[str, str] | None] = ("LRA", "ListOps")
 
     max_length: int = 2000
     min_length: int | None = None
@@ -159,7 +161,7 @@ class ListOps(Task):
         return dataset(*_padded(arrays, self.length), vocabulary_size=len(VOCABULARY), classes=10)
 
     def floors(self, data: Dataset) -> dict[str, float]:
-        """Besides the majority, "root": the operator at the root alone, and "root and digits": its direct digits too."""
+        """The majority; "root": the operator at the root alone; "root and digits": its direct digits too."""
         return super().floors(data) | floors.cached(data, {"root": root, "root and digits": root_and_digits})
 
 
@@ -320,7 +322,7 @@ def _of_groups(data: Dataset, groupings: list[Callable[[Split], np.ndarray]]) ->
         seen, asked = grouping(data.train), grouping(data.test)
         counts = np.zeros((max(seen.max(), asked.max()) + 1, targets.max() + 1), np.int64)
         np.add.at(counts, (seen, targets), 1)
-        known = counts.any(1)[asked]
+        known = counts.sum(1)[asked] > 0
         guess[known] = counts.argmax(1)[asked][known]
     return float((guess == data.test.targets).mean())
 
@@ -334,10 +336,10 @@ def _summary(split: Split) -> np.ndarray:
         depth = np.cumsum(opens, 1, dtype=np.int16) - np.cumsum(ids == IDS[CLOSE], 1, dtype=np.int16)
         digits = (depth == 1) & (ids >= ZERO) & (ids < ZERO + 10)
         operations = np.minimum((opens & (depth == 2)).sum(1), 3)
-        digit = np.where(digits, ids - ZERO, 10)
         values = [
-            VALUES[tree[0]](inner[inner < 10].tolist()) if (inner < 10).any() and tree[0] in VALUES else 10
-            for tree, inner in zip(ids, digit, strict=True)
+            # What stands in a file need not be a tree, so digits may come before any operator.
+            VALUES[tree[0]]((tree[direct] - ZERO).tolist()) if direct.any() and tree[0] in VALUES else 10
+            for tree, direct in zip(ids, digits, strict=True)
         ]
         found.append((ids[:, 0] * 11 + np.array(values)) * 4 + operations)
     return np.concatenate(found)

@@ -51,14 +51,14 @@ LONG = CURVES.shape[1] + LONGEST_PAD
 class MNIST1D(Task):
     """5000 sequences of 40 numbers, 10 classes: 4000 to train (a tenth of each class to validate) and 1000 to test.
 
-    Each is one of ten curves: padded, stretched, scaled, moved around a circle, with smooth noise where the curve is not
-    and white noise everywhere, tilted, and read at 40 places. Made here, number for number as the package mnist1d makes
-    it, which is not needed. As there, all numbers are standardised by one mean and deviation of the whole set.
+    Each is one of ten curves: padded, stretched, scaled, moved around a circle, with smooth noise where the curve is
+    not and white noise everywhere, tilted, and read at 40 places. Made here, number for number as the package mnist1d
+    makes it, which is not needed. As there, one mean and one deviation of the whole set standardise all numbers.
 
     A linear model gets a third of the test split right, as a curve may lie anywhere. These are no real data.
     """
 
-    source: ClassVar[str] = "Greydanus and Kobak 2020 (MNIST-1D; synthetic)"
+    source: ClassVar[str] = "Greydanus 2020, arXiv 2011.14439 (MNIST-1D; synthetic)"
     licence: ClassVar[str] = "made here; the package mnist1d, whose figures these are, is Apache-2.0"
 
     @property
@@ -78,7 +78,7 @@ class MNIST1D(Task):
 
     def load(self, seed: int) -> Dataset:
         """The published set; `seed` changes nothing."""
-        arrays = cached_arrays("mnist1d", {"version": VERSION}, lambda: dict(zip("xy", generate(EXAMPLES), strict=True)))
+        arrays = cached_arrays("mnist1d", {"version": VERSION}, _generated)
         series, targets = arrays["x"].astype(np.float32)[:, :, None], arrays["y"].astype(np.int32)
         train, test = (
             Split(series[rows], np.full(len(targets[rows]), LENGTH, np.int32), targets[rows])
@@ -88,6 +88,10 @@ class MNIST1D(Task):
 
     def floors(self, data: Dataset) -> dict[str, float]:
         return super().floors(data) | floors.fitted(data)
+
+
+def _generated() -> dict[str, np.ndarray]:
+    return dict(zip("xy", generate(EXAMPLES), strict=True))
 
 
 def generate(examples: int) -> tuple[np.ndarray, np.ndarray]:
@@ -105,7 +109,7 @@ def generate(examples: int) -> tuple[np.ndarray, np.ndarray]:
 
 def distorted(curve: np.ndarray, random: np.random.RandomState) -> np.ndarray:
     """One example of a curve (12,): (40,). The order in which random numbers are drawn is part of the definition."""
-    from scipy.ndimage import gaussian_filter1d  # a tenth of a second, which who finds the set in the cache need not pay
+    from scipy.ndimage import gaussian_filter1d  # here, as whoever finds the set in the cache need not wait for it
 
     pad = SHORTEST_PAD + int(random.rand() * (LONGEST_PAD - SHORTEST_PAD + 1))
     # The small number tells a curve that passes through 0 from the padding, which is exactly 0.
