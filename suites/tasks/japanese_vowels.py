@@ -12,8 +12,8 @@ from suites.tasks.time_series import TimeSeries
 class JapaneseVowels(TimeSeries):
     """640 utterances of 7 to 29 steps of 12 linear prediction coefficients, by 9 speakers: 270 to train, 370 to test.
 
-    A linear model on the flattened steps gets 98 % of the test split right: the set shows that training works and that
-    masks are right, and separates few layers.
+    A linear model on all steps side by side gets 99 % of the test split right: the set shows that training works and
+    that masks are right, and separates few layers.
     """
 
     source: ClassVar[str] = "Kudo, Toyama and Shimbo 1999 (UCI Japanese Vowels; UEA archive)"

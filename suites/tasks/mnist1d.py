@@ -16,7 +16,7 @@ VERSION = 1
 """Of the data: another number after any change to what is generated."""
 
 SEED = 42
-"""Of the set that is published under this name. It is one set: seeds of a run do not change it."""
+"""Of the set that the package makes unless told otherwise. It is one set: seeds of a run do not change it."""
 EXAMPLES, TEST, CLASSES = 5_000, 1_000, 10
 VALIDATION = 0.1
 
@@ -77,7 +77,7 @@ class MNIST1D(Task):
         return "generated"
 
     def load(self, seed: int) -> Dataset:
-        """The published set; `seed` changes nothing."""
+        """The one set; `seed` changes nothing."""
         arrays = cached_arrays("mnist1d", {"version": VERSION}, _generated)
         series, targets = arrays["x"].astype(np.float32)[:, :, None], arrays["y"].astype(np.int32)
         train, test = (
@@ -96,7 +96,7 @@ def _generated() -> dict[str, np.ndarray]:
 
 def generate(examples: int) -> tuple[np.ndarray, np.ndarray]:
     """`examples` sequences (examples, 40) float64 and their classes, equally many of each, in random order."""
-    # The legacy generator is what the published set was drawn with; this one is no global state.
+    # The legacy generator is what the package draws with; this one is no global state.
     random = np.random.RandomState(SEED)
     curves = CURVES - CURVES.mean(1, keepdims=True)
     curves /= curves.std(1, keepdims=True)
