@@ -133,7 +133,8 @@ def _paths() -> dict[str, Path]:
     try:
         return user_files(FILES.values(), SOURCE, SKIP)
     except Missing as error:
-        ids = next((name for *_, names in user_tree("", SOURCE, SKIP) for name in names if name.endswith(IDS_ONLY)), "")
+        tree = user_tree(", ".join(FILES.values()), SOURCE, SKIP)
+        ids = next((name for _, _, names in tree for name in names if name.endswith(IDS_ONLY)), "")
         if not ids:
             raise
         raise Missing(f"{ids} holds the ids of the papers alone, and their texts are needed. {error}") from error

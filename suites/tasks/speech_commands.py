@@ -110,14 +110,11 @@ class SpeechCommands(Task):
         (with its row), or a file that is no wave of 16 kHz, 16 bits and one channel.
         """
         clips = self._clips()
-        waves, targets = clips["waves"], clips["targets"]
+        values, targets, scale = clips["values"], clips["targets"], 1.0
         rows = self._rows(clips["keys"].view("V16").reshape(-1), targets, clips["split"], clips["whole"])
         if self.inputs == "raw":
-            values = waves[:, ::2] if self.length < SAMPLES else waves
+            values = values[:, :: SAMPLES // self.length, None]
             scale = FULL_SCALE**2 if self.preprocessing == "paper" else FULL_SCALE
-            values = values[:, :, None]
-        else:
-            values, scale = self._coefficients(waves), 1.0
         mean, sd = self._scaling(values, rows["train"], scale)
         splits = []
         for name in SPLITS:
@@ -148,8 +145,8 @@ class SpeechCommands(Task):
         labels = np.repeat(np.arange(len(words)), [len(found) for found in paths])
         return cached_arrays(
             "speech-commands",
-            {"version": VERSION, "words": self.words, "files": files},
-            lambda: _read(folder, every, words, labels),
+            {"version": VERSION, "words": self.words, "inputs": self.inputs, "files": files},
+            lambda: self._made(folder, every, labels),
         )
 
     def _rows(
@@ -165,10 +162,19 @@ class SpeechCommands(Task):
         kept = test | preprocessing.apart(keys, keys[test], self.preprocessing)
         return {name: order[(kept & (split == number))[order]] for number, name in enumerate(SPLITS)}
 
-    def _coefficients(self, waves: np.ndarray) -> np.ndarray:
-        found = np.empty((len(waves), self.length, COEFFICIENTS), np.float32)
-        for rows in preprocessing.chunks(np.arange(len(waves))):
-            found[rows] = mfcc(waves[rows] / FULL_SCALE, RATE)
+    def _made(self, folder: Path, paths: list[Path], targets: np.ndarray) -> dict[str, np.ndarray]:
+        waves, whole = _waves(paths)
+        found = {
+            "values": waves,
+            "keys": digests(clip.tobytes() for clip in waves).view(np.uint8).reshape(-1, 16),
+            "targets": targets.astype(np.int32),
+            "split": _listed(folder, paths, WORDS if self.words == 35 else COMMANDS),
+            "whole": whole,
+        }
+        if self.inputs == "mfcc":
+            found["values"] = np.empty((len(waves), self.length, COEFFICIENTS), np.float32)
+            for rows in preprocessing.chunks(np.arange(len(waves))):
+                found["values"][rows] = mfcc(waves[rows] / FULL_SCALE, RATE)
         return found
 
 
@@ -179,23 +185,30 @@ def _clips_of(folder: Path, word: str) -> list[Path]:
     return [place / name for name in names]
 
 
-def _read(folder: Path, paths: list[Path], words: tuple[str, ...], targets: np.ndarray) -> dict[str, np.ndarray]:
-    splits, whole = np.zeros(len(paths), np.int8), np.zeros(len(paths), bool)
+def _listed(folder: Path, paths: list[Path], words: tuple[str, ...]) -> np.ndarray:
+    """The split of every clip, (clips,) int8, a number in `SPLITS`, by the two lists; the rest is train."""
+    split = np.zeros(len(paths), np.int8)
     place = {f"{path.parent.name}/{path.name}": row for row, path in enumerate(paths)}
-    for split, name in LISTS.items():
+    for part, name in LISTS.items():
         for number, line in enumerate((folder / name).read_text(encoding="utf-8").splitlines(), start=1):
             clip = line.strip()
-            if clip and (clip.split("/")[0] in words or clip.split("/")[0] not in WORDS):
-                require(clip in place, f"{name}, row {number}: there is no clip {clip!r}")
-                require(splits[place[clip]] == 0, f"{name}, row {number}: {clip} is listed more than once")
-                splits[place[clip]] = SPLITS.index(split)
-    waves = np.zeros((len(paths), SAMPLES), np.int16)
+            word = clip.split("/")[0]
+            if not clip or (word in WORDS and word not in words):
+                continue
+            require(clip in place, f"{name}, row {number}: there is no clip {clip!r}")
+            require(split[place[clip]] == 0, f"{name}, row {number}: {clip} is listed more than once")
+            split[place[clip]] = SPLITS.index(part)
+    return split
+
+
+def _waves(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
+    """Every clip cut or filled up to 16000 samples, (clips, 16000) int16, and whether it needed neither, (clips,)."""
+    waves, whole = np.zeros((len(paths), SAMPLES), np.int16), np.zeros(len(paths), bool)
     for row, path in enumerate(paths):
         samples = _samples(path)
         waves[row, : len(samples)] = samples[:SAMPLES]
         whole[row] = len(samples) == SAMPLES
-    keys = digests(clip.tobytes() for clip in waves).view(np.uint8).reshape(-1, 16)
-    return {"waves": waves, "keys": keys, "targets": targets.astype(np.int32), "split": splits, "whole": whole}
+    return waves, whole
 
 
 def _samples(path: Path) -> np.ndarray:
