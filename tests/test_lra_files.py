@@ -98,7 +98,7 @@ def test_a_network_is_planned_without_the_data(task, monkeypatch):
         (lambda: Retrieval(symbols=3), "symbols must be an integer of at least 4, not 3"),
         (lambda: Text(min_freq=0), "min_freq must be an integer of at least 1, not 0"),
         (lambda: PSMNIST(permutation="other"), "permutation must be random or bit-reversal, not 'other'"),
-        (lambda: pathfinder_files.read(32, "harder"), "difficulty must be easy, intermediate, hard, not 'harder'"),
+        (lambda: pathfinder_files.read(32, "harder"), "difficulty must be easy, medium, hard, not 'harder'"),
     ],
 )
 def test_a_wrong_option_is_refused_with_what_is_allowed(make, said):

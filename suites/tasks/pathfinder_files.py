@@ -15,7 +15,7 @@ from bench.data import Layout, fingerprint, user_folder
 VERSION = 1
 """Of the data: another number after any change to what is read, so that no old cache is used."""
 
-DIFFICULTIES = {"easy": "curv_baseline", "intermediate": "curv_contour_length_9", "hard": "curv_contour_length_14"}
+DIFFICULTIES = {"easy": "curv_baseline", "medium": "curv_contour_length_9", "hard": "curv_contour_length_14"}
 """Difficulty -> its folder. They are no splits: each holds pictures of its own for all of them."""
 
 FIELDS, LABEL = 11, 3
@@ -31,7 +31,7 @@ SOURCE = (
 def read(size: int, difficulty: str) -> dict[str, np.ndarray]:
     """Images (n, size, size) uint8, labels (n,) int32 and "skipped", () int64: how many pictures were empty files.
 
-    Pictures come in the order of the metadata files' numbers, then of their rows. `difficulty`: easy, intermediate or
+    Pictures come in the order of the metadata files' numbers, then of their rows. `difficulty`: easy, medium or
     hard. Missing: no files, or no Pillow, which reads the pictures. ValueError: two copies, or something malformed,
     with file and row. The first reading is kept in the cache.
     """
