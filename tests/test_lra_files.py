@@ -12,7 +12,7 @@ from bench import registry
 from bench.contract import Missing
 from bench.data import shared
 from bench.network import Network
-from suites.tasks import cifar_files, mnist_files, pathfinder_files
+from suites.tasks import cifar_files, mnist_files, pathfinder_files, text
 from suites.tasks.image import Image
 from suites.tasks.psmnist import PSMNIST, bit_reversal
 from suites.tasks.retrieval import Retrieval
@@ -92,7 +92,7 @@ def test_a_network_is_planned_without_the_data(task, monkeypatch):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Text(preprocessing="best"), "preprocessing must be paper or clean, not 'best'"),
+        (lambda: SCIFAR(preprocessing="best"), "preprocessing must be paper or clean, not 'best'"),
         (lambda: Image(preprocessing=None), "preprocessing must be paper or clean, not None"),
         (lambda: Text(max_length=1), "max_length must be an integer of at least 2, not 1"),
         (lambda: Retrieval(symbols=3), "symbols must be an integer of at least 4, not 3"),
@@ -179,17 +179,14 @@ def test_reviews_are_cut_to_make_room_for_eos(root):
     assert Text(max_length=10).length == 10
 
 
-def test_a_training_review_that_is_in_test_too_is_left_out_where_preprocessing_is_clean(root):
+def test_a_training_review_that_is_in_test_too_is_left_out(root):
     texts = reviews(each=20)
     texts["train", "pos"][3] = texts["test", "pos"][5]
     imdb_folders(root, texts)
-    data = {kind: Text(preprocessing=kind).load(0) for kind in ("paper", "clean")}
-    counts = {kind: [len(split) for split in splits_of(found).values()] for kind, found in data.items()}
-    assert counts["paper"] == [36, 4, 40]
-    assert sum(counts["clean"]) == 79
-    assert counts["clean"][2] == 40
-    leaks = {kind: shared(d.test, d.train) + shared(d.test, d.validation) for kind, d in data.items()}
-    assert leaks == {"paper": 1, "clean": 0}
+    data = Text().load(0)
+    assert len(data.test) == 40
+    assert len(data.train) + len(data.validation) == 39
+    assert shared(data.test, data.train) == shared(data.test, data.validation) == 0
 
 
 def test_malformed_reviews_are_refused_with_file_and_row(root):
@@ -297,13 +294,12 @@ def test_a_copy_that_holds_ids_alone_is_told_as_such(root):
         Retrieval().load(0)
 
 
-def test_pairs_of_a_later_split_are_left_out_where_preprocessing_is_clean(root):
+def test_pairs_of_a_later_split_are_left_out(root):
     rows = {**PAIRS, "train": [*PAIRS["train"], PAIRS["test"][0], PAIRS["eval"][0]]}
     aan(root, rows)
-    assert [len(part) for part in splits_of(Retrieval().load(0)).values()] == [5, 1, 1]
-    clean = Retrieval(preprocessing="clean").load(0)
-    assert [len(part) for part in splits_of(clean).values()] == [3, 1, 1]
-    assert shared(clean.test, clean.train) == shared(clean.validation, clean.train) == 0
+    data = Retrieval().load(0)
+    assert [len(part) for part in splits_of(data).values()] == [3, 1, 1]
+    assert shared(data.test, data.train) == shared(data.validation, data.train) == 0
 
 
 # Images of CIFAR-10
@@ -529,3 +525,28 @@ def test_metadata_that_is_neither_text_nor_an_array_of_strings_is_refused(root):
     table.rename(folder / "metadata" / "two.npy")
     with pytest.raises(ValueError, match=r"^metadata/two\.npy: the name must be a number"):
         pathfinder_files.read(32, "hard")
+
+
+@pytest.mark.parametrize("name", ["text", "pathfinder"])
+def test_files_are_read_once(root, name, monkeypatch):
+    read = READERS[name][0]
+    if name == "text":
+        imdb_folders(root, reviews(each=10))
+        monkeypatch.setattr(text, "_read_folders", once(text._read_folders))
+        assert read().checksum == read().checksum
+    else:
+        pathfinder(root / "pathfinder128" / HARD, size=128, each=1)
+        monkeypatch.setattr(pathfinder_files, "_read", once(pathfinder_files._read))
+        assert np.array_equal(read()["images"], read()["images"])
+
+
+def once(function):
+    """The function, which may be called once."""
+    calls = []
+
+    def called(*arguments):
+        assert not calls
+        calls.append(arguments)
+        return function(*arguments)
+
+    return called

@@ -96,12 +96,14 @@ def test_short_clips_end_in_silence_and_long_ones_are_cut(root):
 # Splits
 
 
-def test_clean_ten_words_follow_the_lists_and_leave_out_what_is_in_test(root):
+def test_clean_ten_words_follow_the_lists_and_what_stands_in_two_splits_is_kept_in_the_later(root):
     speech(root, each=6, words=COMMANDS)
-    (root / "yes" / "00000003_nohash_0.wav").write_bytes((root / "no" / "00000001_nohash_0.wav").read_bytes())
+    for copy, clip in (("yes/00000003", "no/00000001"), ("up/00000004", "no/00000000"), ("up/00000000", "on/00000001")):
+        put(root / f"{copy}_nohash_0.wav", (root / f"{clip}_nohash_0.wav").read_bytes())
     data = SpeechCommands(words=10, preprocessing="clean").load(0)
-    assert [len(getattr(data, name)) for name in SPLITS] == [39, 10, 10]
-    assert shared(data.test, data.train) == 0
+    assert [len(getattr(data, name)) for name in SPLITS] == [38, 9, 10]
+    assert shared(data.test, data.train) == shared(data.test, data.validation) == 0
+    assert shared(data.validation, data.train) == 0
 
 
 def test_ten_words_as_published_are_whole_clips_split_by_class_not_by_the_lists(root):

@@ -24,11 +24,13 @@ SOURCE = (
 )
 
 
-def read(kind: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def read() -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Pixels (images, 3, 1024) uint8, row after row, and classes (images,) int32 of train, validation and test.
 
     The validation split, a tenth of each class of train, is the same for all that reads this, grey or in colour.
-    `kind`: the preprocessing. Missing: no files. ValueError: two copies, or a batch that is none.
+    Images of train that also stand in test are left out.
+
+    Missing: no files. ValueError: two copies, or a batch that is none.
     """
     folder = user_folder([FOLDER], SOURCE)
     pixels, labels = {}, {}
@@ -37,7 +39,7 @@ def read(kind: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
         pixels[part] = np.concatenate([data for data, _ in read])
         labels[part] = np.concatenate([found for _, found in read])
     keys = {part: digests(image.tobytes() for image in images) for part, images in pixels.items()}
-    stays, held, tested = preprocessing.splits(keys["train"], labels["train"], keys["test"], labels["test"], kind)
+    stays, held, tested = preprocessing.splits(keys["train"], labels["train"], keys["test"], labels["test"])
     parts = ("train", stays), ("train", held), ("test", tested)
     return [pixels[part][rows] for part, rows in parts], [labels[part][rows] for part, rows in parts]
 

@@ -22,8 +22,7 @@ class Image(Task):
     """CIFAR-10 in grey, row after row: (1024, 1), 10 classes; a tenth of each class of train is the validation split.
 
     Grey is (19595 R + 38470 G + 7471 B + 32768) >> 16. Read from the user's own cifar-10-batches-py, below the folder
-    in BENCH_DATA. `preprocessing="paper"`: minus 122.6, over 61. "clean": mean and sd are those of the training split,
-    and images of train that also stand in test are left out.
+    in BENCH_DATA. `preprocessing="paper"`: minus 122.6, over 61. "clean": mean and sd are those of the training split.
     """
 
     source: ClassVar[str] = "Krizhevsky 2009 (CIFAR-10); Tay et al. 2021 (Long Range Arena)"
@@ -49,7 +48,7 @@ class Image(Task):
 
     def load(self, seed: int) -> Dataset:
         """The images; `seed` changes nothing. Missing: no files. ValueError: two copies, or a batch that is none."""
-        parts, labels = cifar_files.read(self.preprocessing)
+        parts, labels = cifar_files.read()
         images = [cifar_files.grey(pixels)[:, :, None] for pixels in parts]
         mean, sd = np.array([MEAN]), np.array([SD])
         if self.preprocessing == "clean":

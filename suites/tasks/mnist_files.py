@@ -40,7 +40,8 @@ SOURCE = (
 def read(order: np.ndarray) -> list[Split]:
     """Train, validation and test with pixels in this `order`, (784,): inputs (images, 784, 1) in 0..1.
 
-    The validation split, a tenth of each class of train, does not depend on the order. Missing: no files. ValueError:
+    The validation split, a tenth of each class of train, does not depend on the order; images of train that also stand
+    in test are left out. Missing: no files. ValueError:
     two copies, or a file that is malformed.
     """
     folder = user_folder([FOLDER], SOURCE, skip=NAMESAKES)
@@ -53,7 +54,7 @@ def read(order: np.ndarray) -> list[Split]:
         )
         pixels[part], labels[part] = images.reshape(-1, PIXELS), found.astype(np.int32)
     keys = {part: digests(image.tobytes() for image in images) for part, images in pixels.items()}
-    stays, held, tested = preprocessing.splits(keys["train"], labels["train"], keys["test"], labels["test"], "paper")
+    stays, held, tested = preprocessing.splits(keys["train"], labels["train"], keys["test"], labels["test"])
     return [
         Split(
             inputs=(pixels[part][rows][:, order] / np.float32(255))[:, :, None],

@@ -1,7 +1,4 @@
-"""Where published code differs from what one would do: `preprocessing=paper` does as published, `clean` does not.
-
-It touches scaling and splits alone; masks are right in both.
-"""
+"""Splits that share no input, and scaling as published code does it (`paper`) or as one would (`clean`)."""
 
 from __future__ import annotations
 
@@ -33,22 +30,22 @@ def choose(name: str, value: object, allowed: tuple[object, ...]) -> None:
 
 
 def splits(
-    train: np.ndarray, targets: np.ndarray, test: np.ndarray, test_targets: np.ndarray, preprocessing: str
+    train: np.ndarray, targets: np.ndarray, test: np.ndarray, test_targets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows of the three splits, shuffled, the validation split cut from train: two of train, and one of test.
 
     `train` and `test` are keys, (examples,), equal for equal inputs; the targets are (examples,) int32.
-    With "clean", examples of train that also stand in test are left out of both splits that are cut from train.
+    Examples of train that also stand in test are left out.
     """
     held = held_out(train, targets, VALIDATION)
-    kept = apart(train, test, preprocessing)
+    kept = apart(train, test)
     order = shuffled(train, targets)
     return order[(kept & ~held)[order]], order[(kept & held)[order]], shuffled(test, test_targets)
 
 
-def apart(keys: np.ndarray, others: np.ndarray, preprocessing: str) -> np.ndarray:
-    """Which examples stay, (examples,) bool: all with "paper", with "clean" those whose key is not among `others`."""
-    return ~np.isin(keys, others) if preprocessing == "clean" else np.ones(len(keys), bool)
+def apart(keys: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Which examples are not among the `others`, (examples,) bool."""
+    return ~np.isin(keys, others)
 
 
 def shuffled(keys: np.ndarray, targets: np.ndarray) -> np.ndarray:

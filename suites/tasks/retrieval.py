@@ -13,7 +13,6 @@ from bench.cache import cached_arrays
 from bench.contract import Dataset, Missing, Split, Task, require
 from bench.data import dataset, digests, fingerprint, user_files, user_tree
 from suites.tasks import characters, preprocessing
-from suites.tasks.preprocessing import Preprocessing
 
 VERSION = 1
 """Of the data: another number after any change to what is read, so that no old cache is used."""
@@ -44,7 +43,7 @@ class Retrieval(Task):
     The alphabet is made of the training split alone: characters that stand there `min_freq` times or more, the most
     frequent first, as many as `symbols` ids have room for beside `<pad>`, `<unk>` and `<eos>`; all others are `<unk>`.
 
-    With `preprocessing="clean"` pairs that also stand in a later split (train, validation, test) are left out.
+    Of pairs that stand in two splits the one in the later split (train, validation, test) is kept.
     """
 
     source: ClassVar[str] = "Radev et al. 2013 (ACL Anthology Network); Tay et al. 2021 (Long Range Arena)"
@@ -55,10 +54,8 @@ class Retrieval(Task):
     max_length: int = 4000
     symbols: int = 98
     min_freq: int = 1
-    preprocessing: Preprocessing = "paper"
 
     def __post_init__(self) -> None:
-        preprocessing.check(self.preprocessing)
         characters.check(self.max_length, self.symbols, self.min_freq)
 
     @property
@@ -117,7 +114,7 @@ class Retrieval(Task):
                 f"{one}\t{other}".encode("utf-8", "surrogatepass")
                 for one, other in zip(texts[::2], texts[1::2], strict=True)
             )
-            rows = np.flatnonzero(preprocessing.apart(keys, later, self.preprocessing))
+            rows = np.flatnonzero(preprocessing.apart(keys, later))
             require(len(rows) >= 1, f"{FILES[name]}: all of its pairs stand in a later split too")
             later = np.concatenate([later, keys])
             found[name] = [texts[2 * row + side] for row in rows for side in (0, 1)], np.array(labels, np.int32)[rows]

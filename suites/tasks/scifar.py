@@ -22,7 +22,7 @@ class SCIFAR(Task):
     """CIFAR-10 in colour, row after row: (1024, 3), 10 classes; splits and files are those of the task `image`.
 
     `preprocessing="paper"`: values 0 to 1, minus .4914, .4822, .4465, over .247, .243, .261. "clean": means and sds
-    are those of the training split, and images of train that also stand in test are left out.
+    are those of the training split.
     """
 
     source: ClassVar[str] = "Krizhevsky 2009 (CIFAR-10)"
@@ -48,7 +48,7 @@ class SCIFAR(Task):
 
     def load(self, seed: int) -> Dataset:
         """The images; `seed` changes nothing. Missing: no files. ValueError: two copies, or a batch that is none."""
-        parts, labels = cifar_files.read(self.preprocessing)
+        parts, labels = cifar_files.read()
         images = [pixels.swapaxes(1, 2) for pixels in parts]
         mean, sd = np.array(MEANS) * 255, np.array(SDS) * 255
         if self.preprocessing == "clean":

@@ -55,8 +55,8 @@ class SpeechCommands(Task):
     `preprocessing="paper"`: the wave, -1..1, is divided by 2^15 once more, and each time step (and coefficient) is
     standardised by itself over the training split, with 1e-5 added to its sd: so the 1e-5 outweighs the sd. Of ten
     words clips that are not 16000 samples long are left out, and the split is 70/15/15 % of each class, which does not
-    keep speakers apart. "clean": one mean and sd of the training split (for each coefficient), the lists' split, and
-    clips of train and validation that also stand in test are left out.
+    keep speakers apart. "clean": one mean and sd of the training split (for each coefficient), and the lists' split. Of
+    clips that stand in two splits the one in the later split (train, validation, test) is kept.
     """
 
     source: ClassVar[str] = "Warden 2018 (Speech Commands v0.02)"
@@ -158,9 +158,11 @@ class SpeechCommands(Task):
             out = held_out(keys[order], targets[order], 0.3)
             tested = held_out(keys[order[out]], targets[order[out]], 0.5)
             return {"train": order[~out], "validation": order[out][~tested], "test": order[out][tested]}
-        test = split == SPLITS.index("test")
-        kept = test | preprocessing.apart(keys, keys[test], self.preprocessing)
-        return {name: order[(kept & (split == number))[order]] for number, name in enumerate(SPLITS)}
+        found = {}
+        for number, name in enumerate(SPLITS):
+            kept = (split == number) & preprocessing.apart(keys, keys[split > number])
+            found[name] = order[kept[order]]
+        return found
 
     def _made(self, folder: Path, paths: list[Path], targets: np.ndarray) -> dict[str, np.ndarray]:
         waves, whole = _waves(paths)

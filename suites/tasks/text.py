@@ -12,7 +12,6 @@ from bench.cache import cached_arrays
 from bench.contract import Dataset, Split, Task, require
 from bench.data import Layout, dataset, digests, fingerprint, user_folder
 from suites.tasks import characters, preprocessing
-from suites.tasks.preprocessing import Preprocessing
 
 VERSION = 1
 """Of the data: another number after any change to what is read, so that no old cache is used."""
@@ -41,7 +40,7 @@ class Text(Task):
     So the vocabulary has the same size whatever the data; 135 is the width of the published networks.
 
     A tenth of the training reviews, the same for every seed, is the validation split, which the source does not have.
-    With `preprocessing="clean"` training and validation reviews that also stand in test are left out.
+    Training and validation reviews that also stand in test are left out.
     """
 
     source: ClassVar[str] = "Maas et al. 2011 (Large Movie Review Dataset); Tay et al. 2021 (Long Range Arena)"
@@ -51,10 +50,8 @@ class Text(Task):
     max_length: int = 4096
     symbols: int = 135
     min_freq: int = 15
-    preprocessing: Preprocessing = "paper"
 
     def __post_init__(self) -> None:
-        preprocessing.check(self.preprocessing)
         characters.check(self.max_length, self.symbols, self.min_freq)
 
     @property
@@ -107,9 +104,7 @@ class Text(Task):
         labels = {"train": [label for _, label in train], "test": [label for _, label in test]}
         targets = {part: np.array(found, np.int32) for part, found in labels.items()}
         keys = {part: digests(text.encode("utf-8", "surrogatepass") for text in found) for part, found in texts.items()}
-        stays, held, tested = preprocessing.splits(
-            keys["train"], targets["train"], keys["test"], targets["test"], self.preprocessing
-        )
+        stays, held, tested = preprocessing.splits(keys["train"], targets["train"], keys["test"], targets["test"])
         letters = characters.alphabet((texts["train"][row] for row in stays), self.symbols, self.min_freq)
         arrays = {"alphabet": letters}
         for name, part, rows in (("train", "train", stays), ("validation", "train", held), ("test", "test", tested)):
