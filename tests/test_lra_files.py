@@ -550,3 +550,20 @@ def once(function):
         return function(*arguments)
 
     return called
+
+
+TASKS = (Text, Retrieval, Image, SCIFAR, SMNIST, PSMNIST)
+
+
+def test_each_task_says_where_its_data_are_and_what_trivial_models_reach(root):
+    imdb_folders(root / "aclImdb", reviews(each=20))
+    aan(root, PAIRS)
+    cifar(root / "cifar-10-batches-py", each=20)
+    mnist(root / "MNIST")
+    for task in TASKS:
+        assert task().locate() == "files below BENCH_DATA"
+    # The sets of floors differ where a linear model would see too many columns.
+    for task, names in ((Text(), {"majority", "1-NN", "linear"}), (SCIFAR(), {"majority", "1-NN"})):
+        found = task.floors(task.load(0))
+        assert set(found) == names
+        assert all(0 <= floor <= 1 for floor in found.values())

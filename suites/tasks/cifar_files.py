@@ -24,6 +24,11 @@ SOURCE = (
 )
 
 
+def locate() -> Path:
+    """The folder of the user's copy. Missing: there is none. ValueError: there are two."""
+    return user_folder([FOLDER], SOURCE)
+
+
 def read() -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Pixels (images, 3, 1024) uint8, row after row, and classes (images,) int32 of train, validation and test.
 
@@ -32,7 +37,7 @@ def read() -> tuple[list[np.ndarray], list[np.ndarray]]:
 
     Missing: no files. ValueError: two copies, or a batch that is none.
     """
-    folder = user_folder([FOLDER], SOURCE)
+    folder = locate()
     pixels, labels = {}, {}
     for part, names in (("train", TRAIN), ("test", TEST)):
         read = [_batch(folder / name) for name in names]

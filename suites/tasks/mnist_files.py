@@ -37,6 +37,11 @@ SOURCE = (
 )
 
 
+def locate() -> Path:
+    """The folder of the user's copy. Missing: there is none. ValueError: there are two."""
+    return user_folder([FOLDER], SOURCE, skip=NAMESAKES)
+
+
 def read(order: np.ndarray) -> list[Split]:
     """Train, validation and test with pixels in this `order`, (784,): inputs (images, 784, 1) in 0..1.
 
@@ -44,7 +49,7 @@ def read(order: np.ndarray) -> list[Split]:
     in test are left out. Missing: no files. ValueError:
     two copies, or a file that is malformed.
     """
-    folder = user_folder([FOLDER], SOURCE, skip=NAMESAKES)
+    folder = locate()
     pixels, labels = {}, {}
     for part in ("train", "test"):
         images, found = (_idx(_first(folder, FILES[part, axes]), axes) for axes in (3, 1))

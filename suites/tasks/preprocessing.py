@@ -12,6 +12,9 @@ from bench.data import SPLIT_SEED, held_out
 
 Preprocessing = Literal["paper", "clean"]
 
+PLACE = "files below BENCH_DATA"
+"""Where all that uses this is found."""
+
 VALIDATION = 0.1
 """The share of the training examples that becomes the validation split where the source has none."""
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.contract import Dataset, Task
 from bench.data import dataset
-from suites.tasks import mnist_files, preprocessing
+from suites.tasks import floors, mnist_files, preprocessing
 from suites.tasks.mnist_files import CLASSES, PIXELS
 
 Permutation = Literal["random", "bit-reversal"]
@@ -45,6 +45,10 @@ class PSMNIST(Task):
     def features(self) -> int:
         return 1
 
+    def locate(self) -> str:
+        mnist_files.locate()
+        return preprocessing.PLACE
+
     def load(self, seed: int) -> Dataset:
         """The images; `seed` changes nothing. Missing: no files. ValueError: two copies, or a malformed file."""
         if self.permutation == "random":
@@ -52,6 +56,9 @@ class PSMNIST(Task):
         else:
             order = bit_reversal(PIXELS)
         return dataset(*mnist_files.read(order), vocabulary_size=None, classes=CLASSES)
+
+    def floors(self, data: Dataset) -> dict[str, float]:
+        return super().floors(data) | floors.fitted(data)
 
 
 def bit_reversal(places: int) -> np.ndarray:

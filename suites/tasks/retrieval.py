@@ -12,7 +12,7 @@ import numpy as np
 from bench.cache import cached_arrays
 from bench.contract import Dataset, Missing, Split, Task, require
 from bench.data import dataset, digests, fingerprint, user_files, user_tree
-from suites.tasks import characters, preprocessing
+from suites.tasks import characters, floors, preprocessing
 
 VERSION = 1
 """Of the data: another number after any change to what is read, so that no old cache is used."""
@@ -74,6 +74,10 @@ class Retrieval(Task):
         """The characters behind the ids from 3 on. Missing and ValueError as for `load`."""
         return "".join(map(chr, self._arrays()["alphabet"].tolist()))
 
+    def locate(self) -> str:
+        _paths()
+        return preprocessing.PLACE
+
     def load(self, seed: int) -> Dataset:
         """The pairs; `seed` changes nothing.
 
@@ -92,6 +96,9 @@ class Retrieval(Task):
                 )
             )
         return dataset(*splits, vocabulary_size=self.symbols, classes=self.classes)
+
+    def floors(self, data: Dataset) -> dict[str, float]:
+        return super().floors(data) | floors.fitted(data)
 
     def _arrays(self) -> dict[str, np.ndarray]:
         paths = _paths()

@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.contract import Dataset, Task
 from bench.data import dataset
-from suites.tasks import cifar_files, preprocessing
+from suites.tasks import cifar_files, floors, preprocessing
 from suites.tasks.cifar_files import CLASSES, COLOURS, PIXELS
 from suites.tasks.preprocessing import Preprocessing
 
@@ -46,6 +46,10 @@ class SCIFAR(Task):
     def features(self) -> int:
         return COLOURS
 
+    def locate(self) -> str:
+        cifar_files.locate()
+        return preprocessing.PLACE
+
     def load(self, seed: int) -> Dataset:
         """The images; `seed` changes nothing. Missing: no files. ValueError: two copies, or a batch that is none."""
         parts, labels = cifar_files.read()
@@ -55,3 +59,7 @@ class SCIFAR(Task):
             mean, sd = preprocessing.feature_moments(images[0], np.arange(len(images[0])))
         splits = preprocessing.image_splits(images, labels, mean, sd)
         return dataset(*splits, vocabulary_size=None, classes=CLASSES)
+
+    def floors(self, data: Dataset) -> dict[str, float]:
+        """The majority and 1-NN; a linear model of all pixels in colour would take long."""
+        return super().floors(data) | floors.fitted(data, {"1-NN": floors.nearest_neighbour})

@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.contract import Dataset, Task
 from bench.data import dataset
-from suites.tasks import mnist_files
+from suites.tasks import floors, mnist_files, preprocessing
 from suites.tasks.mnist_files import CLASSES, PIXELS
 
 
@@ -35,6 +35,13 @@ class SMNIST(Task):
     def features(self) -> int:
         return 1
 
+    def locate(self) -> str:
+        mnist_files.locate()
+        return preprocessing.PLACE
+
     def load(self, seed: int) -> Dataset:
         """The images; `seed` changes nothing. Missing: no files. ValueError: two copies, or a malformed file."""
         return dataset(*mnist_files.read(np.arange(PIXELS)), vocabulary_size=None, classes=CLASSES)
+
+    def floors(self, data: Dataset) -> dict[str, float]:
+        return super().floors(data) | floors.fitted(data)

@@ -13,7 +13,7 @@ import numpy as np
 from bench.cache import cached_arrays
 from bench.contract import Dataset, Split, Task, require
 from bench.data import Layout, dataset, digests, fingerprint, held_out, user_folder
-from suites.tasks import preprocessing
+from suites.tasks import floors, preprocessing
 from suites.tasks.mfcc import COEFFICIENTS, HOP, mfcc
 from suites.tasks.preprocessing import Preprocessing
 
@@ -103,6 +103,10 @@ class SpeechCommands(Task):
         """How much further apart steps lie in time on test than in training."""
         return 2.0 if self.zero_shot else 1.0
 
+    def locate(self) -> str:
+        user_folder([FOLDER], SOURCE)
+        return preprocessing.PLACE
+
     def load(self, seed: int) -> Dataset:
         """The clips; `seed` changes nothing. 35 words raw take about 12 GB of memory.
 
@@ -128,6 +132,10 @@ class SpeechCommands(Task):
                 lengths //= 2
             splits.append(Split(inputs=inputs, lengths=lengths, targets=targets[rows[name]]))
         return dataset(*splits, vocabulary_size=None, classes=self.classes)
+
+    def floors(self, data: Dataset) -> dict[str, float]:
+        """The majority and 1-NN; a linear model of all samples would take long."""
+        return super().floors(data) | floors.fitted(data, {"1-NN": floors.nearest_neighbour})
 
     def _scaling(self, values: np.ndarray, train: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
         require(len(train) >= 1, "train: no examples")

@@ -11,7 +11,7 @@ import numpy as np
 from bench.cache import cached_arrays
 from bench.contract import Dataset, Split, Task, require
 from bench.data import Layout, dataset, digests, fingerprint, user_folder
-from suites.tasks import characters, preprocessing
+from suites.tasks import characters, floors, preprocessing
 
 VERSION = 1
 """Of the data: another number after any change to what is read, so that no old cache is used."""
@@ -70,6 +70,10 @@ class Text(Task):
         """The characters behind the ids from 3 on. Missing and ValueError as for `load`."""
         return "".join(map(chr, self._arrays()["alphabet"].tolist()))
 
+    def locate(self) -> str:
+        user_folder([FOLDERS, TABLES], SOURCE)
+        return preprocessing.PLACE
+
     def load(self, seed: int) -> Dataset:
         """The reviews; `seed` changes nothing.
 
@@ -85,6 +89,9 @@ class Text(Task):
             for name in ("train", "validation", "test")
         ]
         return dataset(*splits, vocabulary_size=self.symbols, classes=self.classes)
+
+    def floors(self, data: Dataset) -> dict[str, float]:
+        return super().floors(data) | floors.fitted(data)
 
     def _arrays(self) -> dict[str, np.ndarray]:
         folder = user_folder([FOLDERS, TABLES], SOURCE)
