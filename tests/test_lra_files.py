@@ -1,6 +1,7 @@
 """Readers of the user's own files: text, retrieval, images, Pathfinder, MNIST, each in its maker's layout."""
 
 import collections
+import itertools
 import os
 import time
 
@@ -163,6 +164,18 @@ def test_the_alphabet_comes_from_train_alone_and_what_it_lacks_is_unknown(root):
     assert set(read_text(task, data, "test")) == {("a????$", 0), ("cab$", 1)}
     assert Text(min_freq=5, symbols=5).alphabet() == "".join(wanted[:2])
     assert Text(min_freq=5, symbols=5).load(0).train.inputs.max() == 4
+
+
+def test_ids_are_the_ranks_of_characters_in_every_process(root):
+    # Every text has one a, two b and three c, whichever of them are held out; hashes of strings differ by process.
+    words = sorted({"".join(word) for word in itertools.permutations("abbccc")})
+    places = [(part, kind) for part in ("train", "test") for kind in ("neg", "pos")]
+    imdb_folders(root, {place: words[12 * number : 12 * (number + 1)] for number, place in enumerate(places)})
+    data = Text().load(0)
+    assert Text().alphabet() == "cba"
+    row = data.test.inputs[[words[24:].index(text[:-1]) for text, _ in read_text(Text(), data, "test")].index(0)]
+    assert [5 - "abc".index(letter) for letter in words[24]] == row[:6].tolist()
+    assert row[6:].tolist() == [2] + [0] * 4089
 
 
 def test_reviews_are_cut_to_make_room_for_eos(root):

@@ -174,6 +174,7 @@ def test_the_published_figure_belongs_to_the_setting_it_was_measured_in():
     ("options", "said"),
     [
         ({"zero_shot": True}, "zero_shot=True needs rate=8000"),
+        ({"zero_shot": "no", "rate": 8000}, "zero_shot must be False or True, not 'no'"),
         ({"rate": 4000}, "rate must be 16000 or 8000, not 4000"),
         ({"words": 12}, "words must be 35 or 10, not 12"),
         ({"inputs": "mel"}, "inputs must be raw or mfcc, not 'mel'"),

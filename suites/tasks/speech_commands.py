@@ -74,6 +74,7 @@ class SpeechCommands(Task):
         preprocessing.choose("words", self.words, (35, 10))
         preprocessing.choose("inputs", self.inputs, ("raw", "mfcc"))
         preprocessing.choose("rate", self.rate, (RATE, RATE // 2))
+        preprocessing.choose("zero_shot", self.zero_shot, (False, True))
         require(
             self.rate == RATE // 2 or not self.zero_shot,
             f"zero_shot=True needs rate={RATE // 2}: it is a test at half the rate of training",
