@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,20 +21,83 @@ MOST_FOLDERS = 2_000
 """How many folders are searched below `BENCH_DATA`, so that a home folder given by mistake is answered at once."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A folder as its maker lays it out: the end of its path ("" for any), and what it holds.
+
+    `holds`: names relative to it; of a tuple any one is enough.
+    """
+
+    name: str
+    holds: tuple[str | tuple[str, ...], ...]
+
+    def __str__(self) -> str:
+        inside = ", ".join(" or ".join(_choices(entry)) for entry in self.holds)
+        return f"{self.name or 'a folder'} with {inside}"
+
+    def matches(self, path: Path) -> bool:
+        parts = Path(self.name).parts
+        return Path(os.path.abspath(path)).parts[-len(parts) :] == parts if parts else True
+
+    def is_at(self, path: Path, entries: Collection[str]) -> bool:
+        """Whether the folder `path`, whose direct `entries` are known, is one of these."""
+        return self.matches(path) and all(
+            any(name.split("/")[0] in entries and (path / name).exists() for name in _choices(entry))
+            for entry in self.holds
+        )
+
+
+def _choices(entry: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (entry,) if isinstance(entry, str) else entry
+
+
 def user_files(names: Collection[str], source: str, skip: Collection[str] = ()) -> dict[str, Path]:
     """The user's copies of the files `names`, found at any depth below the folder in `BENCH_DATA`, as name -> path.
 
     Folders named in `skip` are not entered. `source` ends the message of Missing, which is raised when the folder or
     a file is not there: it says where the files come from. ValueError: two different files of one name.
     """
-    wanted = ", ".join(names)
+    found: dict[str, dict[str, Path]] = {name: {} for name in names}
+    for here, _, files in user_tree(", ".join(names), source, skip):
+        for name in found.keys() & set(files):
+            path = here / name
+            if path.is_file():
+                found[name].setdefault(os.path.realpath(path), path)
+    if absent := [name for name in names if not found[name]]:
+        raise Missing(f"{', '.join(absent)}: not found at any depth below {_named()}. {source}")
+    return {name: _only(name, list(copies.values())) for name, copies in found.items()}
+
+
+def user_folder(layouts: Sequence[Layout], source: str, skip: Collection[str] = ()) -> Path:
+    """The one folder of the user's, `BENCH_DATA` itself or at any depth below it, that is laid out as one of `layouts`.
+
+    `source` and `skip` as for `user_files`. Missing: there is none. ValueError: there are two.
+    """
+    wanted = ", or ".join(str(layout) for layout in layouts)
+    found = [
+        here
+        for here, folders, files in user_tree(wanted, source, skip)
+        if any(layout.is_at(here, {*folders, *files}) for layout in layouts)
+    ]
+    if not found:
+        raise Missing(f"{wanted}: not found at any depth below {_named()}. {source}")
+    return _only(wanted, found)
+
+
+def user_tree(
+    wanted: str, source: str, skip: Collection[str] = ()
+) -> Iterator[tuple[Path, tuple[str, ...], tuple[str, ...]]]:
+    """Every folder of the user's, itself and below `BENCH_DATA`, once: (folder, names of its folders, of its files).
+
+    Folders named in `skip` are told but not entered. Missing, which says that `wanted` was looked for: `BENCH_DATA` is
+    not set, no folder, or holds far too many.
+    """
     value = os.environ.get("BENCH_DATA")
     if not value:
         raise Missing(f"{wanted}: looked for below the folder in BENCH_DATA, which is not set. {source}")
     root = Path(value).expanduser()
     if not root.is_dir():
         raise Missing(f"{wanted}: looked for below the folder in BENCH_DATA, but {value} is no folder. {source}")
-    found: dict[str, dict[str, Path]] = {name: {} for name in names}
     entered: set[str] = set()
     for here, folders, files in os.walk(root, followlinks=True):
         real = os.path.realpath(here)
@@ -43,25 +107,36 @@ def user_files(names: Collection[str], source: str, skip: Collection[str] = ()) 
         entered.add(real)
         if len(entered) > MOST_FOLDERS:
             raise Missing(
-                f"{wanted}: there are more than {MOST_FOLDERS} folders below BENCH_DATA={value}; "
+                f"{wanted}: there are more than {MOST_FOLDERS} folders below {_named()}; "
                 f"set it to a folder nearer to the files. {source}"
             )
+        yield Path(here), tuple(folders), tuple(files)
         # Sorted, so that of two links to one file always the same is named.
         folders[:] = sorted(set(folders) - set(skip))
-        for name in found.keys() & set(files):
-            path = Path(here, name)
-            if path.is_file():
-                found[name].setdefault(os.path.realpath(path), path)
-    if absent := [name for name in names if not found[name]]:
-        raise Missing(f"{', '.join(absent)}: not found at any depth below BENCH_DATA={value}. {source}")
-    for name, copies in found.items():
-        listed = " and ".join(str(path.relative_to(root)) for path in copies.values())
-        require(
-            len(copies) == 1,
-            f"{name} is there more than once below BENCH_DATA={value}: {listed}. "
-            "Set BENCH_DATA to the folder that holds the one to use",
-        )
-    return {name: next(iter(copies.values())) for name, copies in found.items()}
+
+
+def _named() -> str:
+    return f"BENCH_DATA={os.environ['BENCH_DATA']}"
+
+
+def _only(name: str, copies: list[Path]) -> Path:
+    root = Path(os.environ["BENCH_DATA"]).expanduser()
+    listed = " and ".join(str(path.relative_to(root)) for path in copies)
+    require(
+        len(copies) == 1,
+        f"{name} is there more than once below {_named()}: {listed}. "
+        "Set BENCH_DATA to the folder that holds the one to use",
+    )
+    return copies[0]
+
+
+def fingerprint(paths: Iterable[Path], root: Path) -> str:
+    """A sha256 over the names below `root`, sizes and times of change of files that are too large to be hashed."""
+    digest = hashlib.sha256()
+    for path in paths:
+        found = path.stat()
+        digest.update(f"{path.relative_to(root)}\n{found.st_size} {found.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
 
 
 def checksum(splits: Iterable[Split]) -> str:
@@ -146,20 +221,31 @@ def hold_out(split: Split, share: float) -> tuple[Split, Split]:
 
     Equal inputs stay together, whatever their targets. ValueError where nothing would stay or be held out.
     """
+    out = held_out(content(split), split.targets, share)
+    return take(split, np.flatnonzero(~out)), take(split, np.flatnonzero(out))
+
+
+def held_out(keys: np.ndarray, targets: np.ndarray, share: float) -> np.ndarray:
+    """Which examples `hold_out` holds out, (examples,) bool, where their inputs are known by `keys`, (examples,)."""
     require(0 < share < 1, f"share must lie between 0 and 1, not {share}")
-    _, first, of = np.unique(content(split), return_index=True, return_inverse=True)
+    _, first, of = np.unique(keys, return_index=True, return_inverse=True)
     rng = np.random.default_rng(SPLIT_SEED)
-    targets = split.targets[first]
-    kinds = targets if targets.dtype == np.int32 and targets.ndim == 1 else np.zeros(len(first), np.int32)
+    of_first = targets[first]
+    kinds = of_first if targets.dtype == np.int32 and targets.ndim == 1 else np.zeros(len(first), np.int32)
     held = np.zeros(len(first), bool)
     for kind in np.unique(kinds):
         members = rng.permutation(np.flatnonzero(kinds == kind))
         held[members[: round(share * len(members))]] = True
     out = held[of.reshape(-1)]
     require(
-        bool(out.any() and not out.all()), f"{len(split)} examples are too few to hold out {share:.0%} of each class"
+        bool(out.any() and not out.all()), f"{len(keys)} examples are too few to hold out {share:.0%} of each class"
     )
-    return take(split, np.flatnonzero(~out)), take(split, np.flatnonzero(out))
+    return out
+
+
+def digests(rows: Iterable[bytes]) -> np.ndarray:
+    """A hash of each row, (rows,) of 16 bytes each: keys for `held_out`."""
+    return np.array([hashlib.blake2b(row, digest_size=16).digest() for row in rows], "V16")
 
 
 def take(split: Split, rows: np.ndarray) -> Split:

@@ -9,7 +9,18 @@ import pytest
 
 from bench import data
 from bench.contract import NOT_ASKED, Missing, Split
-from bench.data import batches, checksum, content, dataset, hold_out, shared, user_files
+from bench.data import (
+    Layout,
+    batches,
+    checksum,
+    content,
+    dataset,
+    fingerprint,
+    hold_out,
+    shared,
+    user_files,
+    user_folder,
+)
 
 
 def token_split(examples=4, length=5, **changes):
@@ -299,3 +310,52 @@ def test_the_search_gives_up_in_a_folder_that_is_far_too_large(root, monkeypatch
         (root / name).mkdir()
     with pytest.raises(Missing, match="more than 3 folders below BENCH_DATA"):
         user_files(["a.tsv"], "")
+
+
+TABLES = Layout("tables/small", ("a.tsv", ("b.tsv", "b.tsv.gz")))
+FOLDERS = Layout("", ("train/one", "test/one"))
+
+
+@pytest.mark.parametrize("place", ["tables/small", "deep/er/tables/small"])
+@pytest.mark.parametrize("b", ["b.tsv", "b.tsv.gz"])
+def test_a_folder_is_found_by_its_name_and_by_what_it_holds(root, place, b):
+    put(root / place / "a.tsv")
+    put(root / "small" / "a.tsv")
+    put(root / "small" / b)
+    with pytest.raises(Missing, match=r"^tables/small with a\.tsv, b\.tsv or b\.tsv\.gz: not found .* Ask$"):
+        user_folder([TABLES], "Ask")
+    put(root / place / b)
+    assert user_folder([TABLES], "") == root / place
+
+
+def test_bench_data_itself_may_be_the_folder(root, monkeypatch):
+    for name in ("a.tsv", "b.tsv"):
+        put(root / "tables" / "small" / name)
+    monkeypatch.chdir(root / "tables" / "small")
+    monkeypatch.setenv("BENCH_DATA", ".")
+    assert os.path.samefile(user_folder([TABLES], ""), root / "tables" / "small")
+
+
+def test_one_of_several_layouts_is_enough_and_two_folders_are_refused(root):
+    put(root / "mine" / "train" / "one" / "x")
+    put(root / "mine" / "test" / "one" / "x")
+    (root / "circle").symlink_to(root)
+    assert os.path.samefile(user_folder([TABLES, FOLDERS], ""), root / "mine")
+    for name in ("a.tsv", "b.tsv"):
+        put(root / "tables" / "small" / name)
+    with pytest.raises(ValueError, match=r"is there more than once .*BENCH_DATA") as error:
+        user_folder([TABLES, FOLDERS], "")
+    assert os.path.join("tables", "small") in str(error.value)
+    assert "mine" in str(error.value)
+    assert user_folder([TABLES, FOLDERS], "", skip=("mine", "circle")) == root / "tables" / "small"
+
+
+def test_a_fingerprint_sees_names_sizes_and_times_below_its_root(root):
+    def made(place, name="a", text="x", time=1):
+        path = put(root / place / name, text)
+        os.utime(path, (time, time))
+        return fingerprint([path], root / place)
+
+    first = made("one")
+    assert made("two") == first
+    assert len({first, made("three", name="b"), made("four", text="xy"), made("five", time=2)}) == 4

@@ -49,9 +49,9 @@ def linear(data: Dataset) -> float:
 TRIVIAL: Mapping[str, Floor] = {"1-NN": nearest_neighbour, "linear": linear}
 
 
-def fitted(data: Dataset) -> dict[str, float]:
-    """The floors `TRIVIAL` of a task with one class a sequence; without scikit-learn, which fits them, none."""
-    return cached(data, TRIVIAL) if importlib.util.find_spec("sklearn") else {}
+def fitted(data: Dataset, which: Mapping[str, Floor] = TRIVIAL) -> dict[str, float]:
+    """These floors of a task with one class a sequence; without scikit-learn, which fits them, none."""
+    return cached(data, which) if importlib.util.find_spec("sklearn") else {}
 
 
 def cached(data: Dataset, floors: Mapping[str, Floor]) -> dict[str, float]:
