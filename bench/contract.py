@@ -266,6 +266,11 @@ class Task(ABC):
     def load(self, seed: int) -> Dataset:
         """The data of this seed; a task whose data are given once ignores the seed."""
 
+    @property
+    def step_scale(self) -> float:
+        """By how much time steps of the test split are longer than those that were trained on."""
+        return 1.0
+
     def floors(self, data: Dataset) -> dict[str, float]:
         """Accuracy on the test split of what needs no sequence model, fitted on the training split; name -> accuracy.
 

@@ -257,6 +257,8 @@ def other_values(kind, default):
         return [value for value in typing.get_args(kind) if value != default]
     if kind is bool:
         return [not default]
+    if default is None:
+        return [2]
     return [2 * default] if kind is int else [0.995 * default or 0.25]
 
 
@@ -264,6 +266,7 @@ def other_values(kind, default):
 def test_every_option_of_a_model_changes_what_is_built(model):
     cls = registry.find("model", model)
     small = {"d_model": 8, "d_state": 16, "heads": 4, "blocks": 2}
+    small |= {"bidirectional": True} if "offset" in fields(cls) else {}  # an offset is of the reversed half
     sizes = {name: value for name, value in small.items() if name in fields(cls)}
     plain = build(model, cls, sizes)
     for name, kind in fields(cls).items():
@@ -303,7 +306,7 @@ def test_every_option_of_a_model_changes_what_is_built(model):
         ({"models": ""}, "--models is empty"),
         ({"models": ","}, "--models is empty"),
         ({"suite": ""}, "--suite is empty"),
-        ({"suite": None}, "--suite is not given: name one of memory, stability, throughput"),
+        ({"suite": None}, "--suite is not given: name one of accuracy, memory, stability, throughput"),
         ({"seeds": ""}, "--seeds is empty"),
         ({"seeds": []}, "--seeds is empty"),
         ({"seeds": "-1"}, "--seeds: '-1' is no whole number"),

@@ -122,7 +122,7 @@ class Run:
             )
 
     def _test(self) -> None:
-        self.trainer.restore({f"weights.{name}": value for name, value in self.chosen.items()})
+        self.trainer.restore({f"weights.{name}": value for name, value in self._rescaled().items()})
         step = -self.best[2]
         accuracy, loss = self._score(self.data.test)
         where: dict[str, Any] = {"step": step, "epoch": self._epoch(step), "split": "test"}
@@ -130,6 +130,16 @@ class Run:
         self.cell.record("loss", loss, self._unit, **where)
         self.cell.record("selected_step", step, "step", split="validation")
         self.cell.record("waiting", self.waited / self.seconds if self.seconds else None, "of the time")
+
+    def _rescaled(self) -> dict[str, np.ndarray]:
+        """The chosen weights; where the test's time steps are longer, with step sizes, kept as logarithms, as much so."""
+        move = np.float64(np.log(self.task.step_scale))
+        steps = {name for name, role in self.network.roles().items() if role == "step"}
+        if move and not steps:
+            self.cell.fact(step_scale="the layer has no step size that could follow the test split's")
+        return {
+            name: (value + move).astype(value.dtype) if name in steps else value for name, value in self.chosen.items()
+        }
 
     def _score(self, examples: Split | Batch) -> tuple[float, float]:
         """Accuracy and loss, means over examples. Batches are of one size: the last is filled up with its first row."""
