@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench import data
-from bench.contract import NOT_ASKED, Missing, Split
+from bench.contract import NOT_ASKED, Dataset, Missing, Split, Task
 from bench.data import (
     Layout,
     batches,
@@ -359,3 +359,42 @@ def test_a_fingerprint_sees_names_sizes_and_times_below_its_root(root):
     first = made("one")
     assert made("two") == first
     assert len({first, made("three", name="b"), made("four", text="xy"), made("five", time=2)}) == 4
+
+
+class Asked(Task):
+    """A task of which only the kind of answer matters."""
+
+    length, classes, features = 3, 3, 1
+
+    def load(self, seed):
+        raise NotImplementedError
+
+
+class AtPositions(Asked):
+    per_position = True
+
+
+class Numbers(Asked):
+    numeric, classes = True, 1
+
+
+def test_scores_are_right_or_wrong_the_share_of_what_is_asked_or_near_enough():
+    logits = np.array([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]])
+    assert Asked().metric(logits, np.array([1, 2])).tolist() == [1, 0]
+    asked = np.array([[1, NOT_ASKED, 0], [NOT_ASKED, 0, NOT_ASKED]])
+    at = np.stack([logits[[0, 1, 0]], logits[[0, 1, 0]]])
+    assert AtPositions().metric(at, asked).tolist() == [0.5, 1]
+    assert Numbers().metric(np.array([[0.50], [0.50]]), np.array([0.53, 0.55])).tolist() == [1, 0]
+
+
+def test_the_floor_is_the_training_splits_most_frequent_answer():
+    def data(train, test):
+        split = lambda targets: Split(np.zeros((len(targets), 3, 1), np.float32), np.full(len(targets), 3), targets)  # noqa: E731
+        return Dataset(split(train), split(train), split(test), "")
+
+    train, test = np.array([2, 2, 1], np.int32), np.array([2, 1, 1, 0], np.int32)
+    assert Asked().floors(data(train, test)) == {"majority": 0.25}
+    train, test = np.array([[NOT_ASKED, 1, 1]]), np.array([[1, NOT_ASKED, 0], [NOT_ASKED, 1, NOT_ASKED]])
+    assert AtPositions().floors(data(train, test)) == {"majority": 0.75}
+    numbers = np.array([0.9, 1.1], np.float32), np.array([1.0, 1.03, 1.2, 0.0], np.float32)
+    assert Numbers().floors(data(*numbers)) == {"mean": 0.5}

@@ -52,7 +52,15 @@ class Accuracy(Suite):
     version: ClassVar[int] = 1
     alternatives = {"epochs": "steps", "steps": "epochs"}
     presets = {
-        "quick": {"tasks": ["digits"], "depths": [2], "d_model": [32], "recipe": ["quick"]},
+        "quick": {
+            "tasks": ["digits"],
+            "recipe": ["quick"],
+            "listops.min_length": [50],
+            "listops.max_length": [150],
+            "listops.train": [10_000],
+            "listops.validation": [1000],
+            "listops.test": [1000],
+        },
         "default": {"tasks": ["listops"], "depths": [4], "d_model": [128], "steps": [20_000], "evaluations": [40]},
         "paper": {"tasks": ["listops"], "depths": [6], "recipe": ["paper"], "evaluations": [40]},
     }
