@@ -22,8 +22,11 @@ TRIES = 3
 DISTRACTOR_TRIES = 10
 """Places that are tried for a distractor."""
 
-ATTEMPT_PIXELS = 2**22
-"""Of the images that are attempted side by side."""
+ATTEMPT_PIXELS = 2**23
+"""Of the images that are laid out side by side, at most."""
+ATTEMPTS = 8
+"""For each image that is wanted: side by side they cost less, and most fail where images are crowded."""
+
 LOBES = 3
 
 
@@ -76,8 +79,9 @@ def scenes(rng: np.random.Generator, size: int, difficulty: str, count: int) -> 
     drawn: dict[int, Scene] = {}
     for margin in style.margins:
         wanted = np.flatnonzero(margins == margin).tolist()
-        layouts = itertools.islice(_layouts(rng, size, style, margin, CONTOUR_PADDLES[difficulty]), len(wanted))
-        for place, contours in zip(wanted, layouts, strict=True):
+        attempts = min(max(32, ATTEMPTS * len(wanted)), ATTEMPT_PIXELS // size**2)
+        layouts = _layouts(rng, size, style, margin, CONTOUR_PADDLES[difficulty], attempts)
+        for place, contours in zip(wanted, layouts, strict=False):
             first = firsts[place]
             second = first if labels[place] else 1 - first
             discs = np.array([contours[first][0, :2], tip(contours[second], size)])
@@ -145,11 +149,11 @@ def _ahead(paddles: np.ndarray, distance: float) -> np.ndarray:
 
 
 def _layouts(
-    rng: np.random.Generator, size: int, style: Style, margin: int, paddles: int
+    rng: np.random.Generator, size: int, style: Style, margin: int, paddles: int, attempts: int
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """Contours of one image after another. Most attempts fail, so that many are made side by side."""
+    """Contours of one image after another, without end."""
     while True:
-        planes = _Planes(rng, size, style, margin)
+        planes = _Planes(rng, size, style, margin, attempts)
         found, targets = _targets(planes, paddles)
         length = paddles // 3
         distractors = [_distractors(planes, found, length) for _ in range(style.distractor_paddles // length)]
@@ -173,13 +177,13 @@ class _Planes:
     they are about, each at most once, and a paddle for each, (images, 3).
     """
 
-    def __init__(self, rng: np.random.Generator, size: int, style: Style, margin: int) -> None:
+    def __init__(self, rng: np.random.Generator, size: int, style: Style, margin: int, images: int) -> None:
         self.rng, self.size, self.style, self.margin = rng, size, style, margin
         self.stride = style.paddle + 2 * margin
         self.half = math.ceil(style.paddle / 2 + margin + 1)
         # So wide that neither a mask nor a ring around a pixel of the image leaves the array.
         self.border = self.half + math.ceil(style.paddle) + margin
-        self.taken = np.zeros((min(256, ATTEMPT_PIXELS // size**2), *(size + 2 * self.border,) * 2), np.float32)
+        self.taken = np.zeros((images, *(size + 2 * self.border,) * 2), np.float32)
         self.ring, self.angles = _ring(round(style.paddle + margin))
 
     def starts(self, pixels: np.ndarray) -> np.ndarray:
