@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bench.measurement import Measurement
+    from bench.network import Structure
     from bench.report.blocks import Block
     from bench.selftest import Selftest
 
@@ -294,6 +295,15 @@ class View:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Adaptation:
+    """What a suite asks of one model on one task where the user says nothing else."""
+
+    factors: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    depth: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Suite(ABC):
     """A protocol: which factors it varies, what it measures in one cell, how its results are shown.
 
@@ -321,6 +331,15 @@ class Suite(ABC):
     @abstractmethod
     def measure(self, cell: Measurement) -> None:
         """Measures one cell: calls `cell.record(...)`, raises `Unsupported`, `Missing` or `Diverged`."""
+
+    def adapt(self, model: str, task: str | None) -> Adaptation:
+        """Values that go before a preset's, for a model's plain name and a task with its options. Default: none."""
+        return Adaptation()
+
+    @property
+    def structure(self) -> Structure | None:
+        """How its networks' blocks are built; None is as `bench.network.Structure` has it."""
+        return None
 
     @classmethod
     def selftest(cls) -> Selftest | None:

@@ -11,6 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from bench import backends, seeds, store
+from bench.checkpoint import Checkpoint
 from bench.contract import Layer, Suite, Task
 from bench.plan import Cell
 
@@ -19,10 +20,17 @@ class Measurement:
     """One cell: its layer, task and suite as objects, its backend's package, the device as the run found it."""
 
     def __init__(
-        self, cell: Cell, device: str, threads: int, params_folder: Path | None = None, process: int | None = None
+        self,
+        cell: Cell,
+        device: str,
+        threads: int,
+        params_folder: Path | None = None,
+        process: int | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self.cell = cell
         self.process = process
+        self.checkpoint = checkpoint or Checkpoint(None, "")
         self.status: str = "ok"
         self.message: str | None = None
         self.layer: Layer = cell.layer

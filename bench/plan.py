@@ -191,7 +191,7 @@ class Cell:
         task, layer = self.task_object, self.layer
         if task is None:
             return self.depth * matching.count(layer)
-        network = Network.of(layer, self.depth, task)
+        network = Network.of(layer, self.depth, task, self.suite_object.structure)
         roles = network.roles()
         return sum(w.size for name, w in network.initial(self.plain_model, 0).items() if roles[name] != "constant")
 
@@ -206,8 +206,8 @@ class Cell:
             "schema_version": store.SCHEMA_VERSION, "cell_id": self.id, "suite": self.suite,
             "suite_version": self.suite_version, "model": self.model,
             "options": json.dumps(dict(self.options), sort_keys=True), "backend": self.backend, "device": self.device,
-            "dtype": self.dtype, "task": self.task, "recipe": "default", "depth": self.depth,
-            "d_model": self.d_model, "d_state": self._d_state, "seed": self.seed,
+            "dtype": self.dtype, "task": self.task, "recipe": self.factors.get("recipe", "default"),
+            "depth": self.depth, "d_model": self.d_model, "d_state": self._d_state, "seed": self.seed,
             "factors": json.dumps(dict(self.factors), sort_keys=True),
             "compiled": self.compiled or self.backend == "jax",
         }  # fmt: skip
@@ -291,9 +291,12 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
     for depth, (task, task_options) in itertools.product(depths, task_cells):
         for choice in itertools.product(*factors.values()):
             built = build(f"suite {name}", suite, dict(zip(factors, choice, strict=True)))
-            own_factors = {key: getattr(built, key) for key in own if key != "d_model"}
+            fitted = {
+                model: _adapted(name, built, parse_name(model)[0], task, asked, depth, request) for model in classes
+            }
             options = {
-                model: _built_options(model, classes[model], chosen, built.d_model) for model, chosen in model_cells
+                model: _built_options(model, classes[model], dict(fitted[model][2]) | chosen, fitted[model][0].d_model)
+                for model, chosen in model_cells
             }
             matches: dict[str, dict[str, Any]] = {}
             if request.match:
@@ -301,6 +304,7 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
                 options, matches = _matched(model_cells, options, classes, built.d_model, request.match, length)
             # seeds last: cells that differ by it alone follow one another, and a worker compiles once for all of them
             for model, backend, dtype, seed in itertools.product(options, request.backends, dtypes, seeds):
+                fit, own_depth, _ = fitted.get(model, (built, depth, {}))
                 yield Cell(
                     suite=name,
                     suite_version=suite.version,
@@ -311,13 +315,26 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
                     dtype=dtype,
                     task=task,
                     task_options=task_options,
-                    depth=depth,
-                    d_model=built.d_model,
+                    depth=own_depth,
+                    d_model=fit.d_model,
                     seed=seed,
-                    factors=own_factors,
+                    factors={key: getattr(fit, key) for key in own if key != "d_model"},
                     compiled=request.compile and backend == "torch",
                     match=matches.get(model),
                 )
+
+
+def _adapted(
+    name: str, suite: Suite, model: str, task: str | None, asked: Mapping[str, Any], depth: int, request: Request
+) -> tuple[Suite, int, Mapping[str, Any]]:
+    """The suite, the depth and the model's options as the suite adapts them; what the user has given goes before."""
+    found = suite.adapt(model, task)
+    closed = asked.keys() | {suite.alternatives[key] for key in asked.keys() & suite.alternatives.keys()}
+    factors = {key: value for key, value in found.factors.items() if key == "recipe" or key not in closed}
+    require(not (request.match and found.options), f"--match: the recipe sets the sizes of {model}")
+    values = {key: getattr(suite, key) for key in fields(type(suite))} | factors
+    fit = build(f"suite {name}", type(suite), values)
+    return fit, found.depth if found.depth and not request.depths else depth, found.options
 
 
 def _matched(

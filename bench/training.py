@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
+from scipy.special import logsumexp
 
-from bench.contract import DiagonalLayer, Split, Unsupported
+from bench.contract import NOT_ASKED, DiagonalLayer, Split, Unsupported
 from bench.network import Network
 from bench.recipe import Recipe
 from bench.seeds import generator
@@ -35,10 +36,10 @@ class Trainer(Protocol):
     ) -> None: ...
 
     def step(self, batch: Batch, rate: float, masks: np.ndarray | None) -> tuple[float, float]:
-        """One step: the loss before it, the gradient's norm before clipping. If one is not finite nothing changes."""
+        """One step: the loss before it, the gradient's norm before clipping. If one is not finite nothing is moved."""
 
     def logits(self, batch: Batch) -> np.ndarray:
-        """(batch, classes), dropout off."""
+        """(batch, classes), dropout off; (batch, length, classes) where positions are asked."""
 
     def loss_and_layer_gradients(self, batch: Batch) -> tuple[float, list[float]]:
         """The loss, dropout off, and the norm of its gradient in each block's layer."""
@@ -55,14 +56,34 @@ class Trainer(Protocol):
     def weights(self) -> dict[str, np.ndarray]:
         """All weights by name."""
 
+    def state(self) -> dict[str, np.ndarray]:
+        """All that training goes on from: weights, moments and the count of steps, by name."""
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Goes on from what `state` gave; from weights alone the moments stay as they are."""
+
 
 def dropout_masks(recipe: Recipe, network: Network, seed: int, step: int, batch: int) -> np.ndarray | None:
-    """(depth, 2, batch, d_model) float32, 0 or 1 / (1 - dropout); None without dropout. The same on every backend."""
+    """(depth, 2, sequences, d_model) float32, 0 or 1 / (1 - dropout); None without dropout. Equal on every backend."""
     if recipe.dropout == 0:
         return None
     rng = generator(seed, "dropout", step)
-    kept = rng.random((network.depth, 2, batch, network.layer.d_model)) >= recipe.dropout
+    kept = rng.random((network.depth, 2, batch * network.sequences, network.layer.d_model)) >= recipe.dropout
     return (kept / (1 - recipe.dropout)).astype(np.float32)
+
+
+def losses(network: Network, logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """The loss of each example, (examples,) float64: what training averages, over its asked positions where it asks.
+
+    Cross entropy in nats, or the squared difference from a number.
+    """
+    logits = logits.astype(np.float64)
+    if network.output == "number":
+        return (logits[:, 0] - targets) ** 2
+    asked = targets != NOT_ASKED
+    chosen = np.take_along_axis(logits, np.where(asked, targets, 0)[..., None], -1)[..., 0]
+    found = np.where(asked, logsumexp(logits, axis=-1) - chosen, 0)
+    return found.sum(-1) / asked.sum(-1) if network.output == "class at each position" else found
 
 
 def layer_with_state(network: Network) -> DiagonalLayer:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import backends, registry, store
+from bench.checkpoint import Checkpoint
 from bench.contract import CompileFailed, Diverged, Missing, Unsupported
 from bench.measurement import Measurement
 from bench.plan import Cell
@@ -87,7 +88,8 @@ def measure(task: Task, spec: dict[str, Any], folder: Path) -> str:
         backends.load(cell.backend).set_process(cell.dtype, spec["threads"])
         Path(spec["begun"]).touch()
         started, clock = datetime.now(UTC), time.monotonic()
-        measurement = Measurement(cell, spec["device"], spec["threads"], params, task.round)
+        checkpoint = Checkpoint(folder / "checkpoints" / f"{cell.id}.safetensors", spec["code"])
+        measurement = Measurement(cell, spec["device"], spec["threads"], params, task.round, checkpoint)
         measurement.suite.measure(measurement)
         status, message = measurement.status, measurement.message
     except Unsupported as reason:

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from bench.backends.jax.device import DTYPES
+from bench.backends.jax.device import DTYPES, PARAMETER_DTYPES
 from bench.backends.jax.layer import layer_module
-from bench.network import NORM_EPSILON, Network, layer_weights
+from bench.network import NORM_EPSILON, Network, Structure, layer_weights
 
 
 class Dense(nnx.Module):
-    """x @ weight + bias; with `tokens` x holds row numbers, which stand for one-hot vectors."""
+    """x @ weight + bias in x's dtype; with `tokens` x holds row numbers, which stand for one-hot vectors."""
 
     def __init__(self, weights: Mapping[str, Any], name: str, dtype: str, tokens: bool = False) -> None:
         self.weight = _parameter(weights[f"{name}.weight"], dtype)
@@ -24,67 +24,148 @@ class Dense(nnx.Module):
         self.tokens = tokens
 
     def __call__(self, x: Array) -> Array:
-        return (self.weight[...][x] if self.tokens else x @ self.weight[...]) + self.bias[...]
+        if self.tokens:
+            return self.weight[...][x] + self.bias[...]
+        return x @ self.weight[...].astype(x.dtype) + self.bias[...].astype(x.dtype)
 
 
 class LayerNorm(nnx.Module):
-    """Zero mean and unit variance over features, then scale and bias."""
+    """Zero mean and unit variance over features, then scale and bias. Computed in the parameters' dtype."""
 
     def __init__(self, weights: Mapping[str, Any], name: str, dtype: str) -> None:
         self.scale = _parameter(weights[f"{name}.scale"], dtype)
         self.bias = _parameter(weights[f"{name}.bias"], dtype)
 
-    def __call__(self, x: Array) -> Array:
-        centred = x - x.mean(-1, keepdims=True)
+    def __call__(self, x: Array, inside: Array, training: bool) -> Array:
+        wide = x.astype(self.scale[...].dtype)
+        centred = wide - wide.mean(-1, keepdims=True)
         variance = (centred * centred).mean(-1, keepdims=True)
-        return centred * jax.lax.rsqrt(variance + NORM_EPSILON) * self.scale[...] + self.bias[...]
+        return (centred * jax.lax.rsqrt(variance + NORM_EPSILON) * self.scale[...] + self.bias[...]).astype(x.dtype)
+
+
+class BatchNorm(nnx.Module):
+    """Zero mean and unit variance over the batch's positions that are `inside`, (batch, length), then scale and bias.
+
+    The variance is that of the positions, not an estimate of one behind them. Not in training: the averages kept.
+    """
+
+    def __init__(self, weights: Mapping[str, Any], name: str, dtype: str, momentum: float) -> None:
+        self.scale = _parameter(weights[f"{name}.scale"], dtype)
+        self.bias = _parameter(weights[f"{name}.bias"], dtype)
+        self.mean = _parameter(weights[f"{name}.mean"], dtype)
+        self.variance = _parameter(weights[f"{name}.variance"], dtype)
+        self.momentum = momentum
+
+    def __call__(self, x: Array, inside: Array, training: bool) -> Array:
+        wide = x.astype(self.scale[...].dtype)
+        mean, variance = self.mean[...], self.variance[...]
+        if training:
+            share = (inside.astype(wide.dtype) / inside.sum())[..., None]
+            mean = (wide * share).sum((0, 1))
+            variance = (jnp.square(wide - mean) * share).sum((0, 1))
+            for kept, new in ((self.mean, mean), (self.variance, variance)):
+                before = kept[...]
+                kept[...] = before + (1 - self.momentum) * (jax.lax.stop_gradient(new) - before)
+        factor = jax.lax.rsqrt(variance + NORM_EPSILON) * self.scale[...]
+        return ((wide - mean) * factor + self.bias[...]).astype(x.dtype)
+
+
+def _norm(structure: Structure, weights: Mapping[str, Any], name: str, dtype: str) -> LayerNorm | BatchNorm:
+    if structure.norm == "batch":
+        return BatchNorm(weights, name, dtype, structure.momentum)
+    return LayerNorm(weights, name, dtype)
 
 
 class Block(nnx.Module):
-    """x + drop(value(a) * sigmoid(gate(a))), a = drop(gelu(layer(norm(x))))."""
+    """A layer with its norm, mix and residual: see `bench.network`."""
 
     def __init__(self, network: Network, weights: Mapping[str, Any], i: int, dtype: str) -> None:
-        self.norm = LayerNorm(weights, f"blocks.{i}.norm", dtype)
+        self.structure = network.structure
+        self.norm = _norm(network.structure, weights, f"blocks.{i}.norm", dtype)
         self.layer = layer_module(network.layer, layer_weights(weights, i), dtype)
-        self.value = Dense(weights, f"blocks.{i}.value", dtype)
-        self.gate = Dense(weights, f"blocks.{i}.gate", dtype)
+        for name in network.structure.dense:
+            setattr(self, name, Dense(weights, f"blocks.{i}.{name}", dtype))
 
-    def __call__(self, x: Array, lengths: Array, masks: Array | None) -> Array:
-        a = jax.nn.gelu(self.layer(self.norm(x), lengths), approximate=False)
+    def __call__(
+        self, x: Array, lengths: Array, inside: Array, masks: Array | None = None, training: bool = False
+    ) -> Array:
+        if self.structure.prenorm:
+            return x + self.mix(self.layer(self.norm(x, inside, training), lengths), masks)
+        return self.norm(x + self.mix(self.layer(x, lengths), masks), inside, training)
+
+    def mix(self, z: Array, masks: Array | None) -> Array:
+        a = jax.nn.gelu(z, approximate=False)
         if masks is not None:
             a = a * masks[0][:, None]
-        z = self.value(a) * jax.nn.sigmoid(self.gate(a))
-        return x + (z if masks is None else z * masks[1][:, None])
+        if self.structure.mix == "gelu":
+            return a
+        value = {"full_glu": lambda: self.value(a), "half_glu1": lambda: a, "half_glu2": lambda: z}[self.structure.mix]
+        z = value() * jax.nn.sigmoid(self.gate(a))
+        return z if masks is None else z * masks[1][:, None]
 
 
 class Classifier(nnx.Module):
     """The whole network: (inputs, lengths, dropout masks or None) -> logits, (batch, classes).
 
-    `masks` are (depth, 2, batch, d_model), the same at all time steps, already divided by the share that is kept.
+    (batch, length, classes) where positions are asked. `masks` are (depth, 2, sequences, d_model), the same at all
+    time steps, already divided by the share that is kept. `training`: a batch norm takes what the batch gives and
+    keeps its averages. With dtype "bfloat16" activations are bfloat16; parameters, norms, pooling and the decoder
+    float32.
     """
 
     def __init__(self, network: Network, weights: Mapping[str, Any], dtype: str) -> None:
+        self.network, self.dtype = network, dtype
         self.encoder = Dense(weights, "encoder", dtype, tokens=network.tokens)
         self.blocks = nnx.List([Block(network, weights, i, dtype) for i in range(network.depth)])
+        if network.output == "class of a pair":
+            self.pair = Dense(weights, "pair", dtype)
         self.decoder = Dense(weights, "decoder", dtype)
 
-    def __call__(self, inputs: Array, lengths: Array, masks: Array | None = None) -> Array:
-        x = self.encoder(inputs)
+    def __call__(self, inputs: Array, lengths: Array, masks: Array | None = None, training: bool = False) -> Array:
+        inputs, lengths = self._sequences(inputs, lengths)
+        inside = self._inside(inputs, lengths)
+        x = self.encoder(inputs).astype(DTYPES[self.dtype])
         for i, block in enumerate(self.blocks):
-            x = block(x, lengths, None if masks is None else masks[i])
-        inside = jnp.arange(x.shape[1])[None, :] < lengths[:, None]
+            x = block(x, lengths, inside, None if masks is None else masks[i], training)
+        x = x.astype(PARAMETER_DTYPES[self.dtype])
+        if self.network.output == "class at each position":
+            return self.decoder(x)
         pooled = (x * inside[..., None]).sum(1) / lengths[:, None]
+        if self.network.output == "class of a pair":
+            p, q = pooled[0::2], pooled[1::2]
+            pooled = jax.nn.gelu(self.pair(jnp.concatenate([p, q, p - q, p * q], -1)), approximate=False)
         return self.decoder(pooled)
 
-    def layer_inputs(self, inputs: Array, lengths: Array) -> list[Array]:
-        """What reaches each block's layer, (batch, length, d_model) each."""
-        found = []
-        x = self.encoder(inputs)
-        for block in self.blocks:
-            found.append(block.norm(x))
-            x = block(x, lengths, None)
+    def averages(self) -> dict[str, Array]:
+        """What the batch norms keep, by name."""
+        found = {}
+        for i, block in enumerate(self.blocks):
+            if isinstance(block.norm, BatchNorm):
+                found[f"blocks.{i}.norm.mean"] = block.norm.mean[...]
+                found[f"blocks.{i}.norm.variance"] = block.norm.variance[...]
         return found
+
+    def layer_inputs(self, inputs: Array, lengths: Array) -> list[Array]:
+        """What reaches each block's layer, (sequences, length, d_model) each."""
+        inputs, lengths = self._sequences(inputs, lengths)
+        inside = self._inside(inputs, lengths)
+        found = []
+        x = self.encoder(inputs).astype(DTYPES[self.dtype])
+        for block in self.blocks:
+            found.append(block.norm(x, inside, False) if self.network.structure.prenorm else x)
+            x = block(x, lengths, inside)
+        return found
+
+    def _sequences(self, inputs: Array, lengths: Array) -> tuple[Array, Array]:
+        """Both sequences of a pair one after the other."""
+        if self.network.sequences == 1:
+            return inputs, lengths
+        return inputs.reshape(-1, *inputs.shape[2:]), lengths.reshape(-1)
+
+    @staticmethod
+    def _inside(inputs: Array, lengths: Array) -> Array:
+        return jnp.arange(inputs.shape[1])[None, :] < lengths[:, None]
 
 
 def _parameter(value: Any, dtype: str) -> nnx.Param:
-    return nnx.Param(jnp.asarray(value, DTYPES[dtype]))
+    return nnx.Param(jnp.asarray(value, PARAMETER_DTYPES[dtype]))

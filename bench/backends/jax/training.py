@@ -12,9 +12,10 @@ import optax
 from jax import Array
 
 from bench.backends.jax import ops
-from bench.backends.jax.device import DTYPES, computing, find, get, put
+from bench.backends.jax.device import PARAMETER_DTYPES, computing, find, get, put
 from bench.backends.jax.layer import state_energy
 from bench.backends.jax.network import Classifier
+from bench.contract import NOT_ASKED
 from bench.network import Network, layer_weights
 from bench.recipe import Recipe
 from bench.training import Batch, layer_with_state
@@ -32,7 +33,8 @@ class Trainer:
         groups = recipe.groups(network.roles())
         with computing(dtype, self.device):
             # on the device from the start: jit compiles anew for arrays that only later are
-            placed = {name: put(np.asarray(value), self.device, dtype) for name, value in weights.items()}
+            own = PARAMETER_DTYPES[dtype]
+            placed = {name: put(np.asarray(value, own), self.device) for name, value in weights.items()}
             self.trained: Weights = {name: placed[name] for name in groups}
             self.constants: Weights = {name: value for name, value in placed.items() if name not in groups}
             self.moments = jax.device_put(adam(recipe).init(self.trained), self.device)
@@ -40,10 +42,11 @@ class Trainer:
     def step(self, batch: Batch, rate: float, masks: np.ndarray | None) -> tuple[float, float]:
         with computing(self.dtype, self.device):
             mask = None if masks is None else put(masks, self.device, self.dtype)
-            self.trained, self.moments, loss, norm = _step(
+            self.trained, self.moments, averages, loss, norm = _step(
                 self.network, self.recipe, self.dtype, self.trained, self.moments, self.constants,
-                self._batch(batch), DTYPES[self.dtype](rate), mask,
+                self._batch(batch), PARAMETER_DTYPES[self.dtype](rate), mask,
             )  # fmt: skip
+            self.constants = self.constants | averages
             return float(loss), float(norm)
 
     def logits(self, batch: Batch) -> np.ndarray:
@@ -75,6 +78,23 @@ class Trainer:
     def weights(self) -> dict[str, np.ndarray]:
         return {name: get(value) for name, value in self._weights().items()}
 
+    def state(self) -> dict[str, np.ndarray]:
+        found = {f"weights.{name}": value for name, value in self.weights().items()}
+        for what, kept in (("first", self.moments.mu), ("second", self.moments.nu)):
+            found |= {f"{what}.{name}": get(value) for name, value in kept.items()}
+        return found | {"steps": get(self.moments.count)}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        def placed(what: str, names: Mapping[str, Array]) -> Weights:
+            return {name: put(np.asarray(state[f"{what}.{name}"]), self.device) for name in names}
+
+        with computing(self.dtype, self.device):
+            self.trained, self.constants = placed("weights", self.trained), placed("weights", self.constants)
+            if "steps" in state:
+                first, second = placed("first", self.trained), placed("second", self.trained)
+                count = put(np.asarray(state["steps"]), self.device)
+                self.moments = self.moments._replace(count=count, mu=first, nu=second)
+
     def _weights(self) -> Weights:
         return self.trained | self.constants
 
@@ -97,23 +117,24 @@ def _step(
     batch: tuple[Array, ...],
     rate: Array,
     masks: Array | None,
-) -> tuple[Weights, optax.OptState, Array, Array]:
+) -> tuple[Weights, optax.OptState, Weights, Array, Array]:
     groups = recipe.groups(network.roles())
-    loss, gradient = jax.value_and_grad(_loss)(trained, constants, network, dtype, batch, masks)
+    differentiated = jax.value_and_grad(_loss, has_aux=True)
+    (loss, averages), gradient = differentiated(trained, constants, network, dtype, batch, masks, True)
     norm = optax.tree.norm(gradient)
     scale = jnp.where(norm > recipe.clip, recipe.clip / norm, 1)
     clipped = {name: scale * g for name, g in gradient.items()}
     moved, advanced = adamw(recipe, groups, trained, moments, clipped, rate)
     good = jnp.isfinite(loss) & jnp.isfinite(norm)
     kept = jax.tree.map(lambda new, old: jnp.where(good, new, old), (moved, advanced), (trained, moments))
-    return *kept, loss, norm
+    return *kept, averages, loss, norm
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _layer_gradients(
     network: Network, dtype: str, trained: Weights, constants: Weights, batch: tuple[Array, ...]
 ) -> tuple[Array, list[Array]]:
-    loss, gradient = jax.value_and_grad(_loss)(trained, constants, network, dtype, batch, None)
+    (loss, _), gradient = jax.value_and_grad(_loss, has_aux=True)(trained, constants, network, dtype, batch, None)
     return loss, [optax.tree.norm(layer_weights(gradient, i)) for i in range(network.depth)]
 
 
@@ -147,10 +168,17 @@ def _loss(
     dtype: str,
     batch: tuple[Array, ...],
     masks: Array | None,
-) -> Array:
+    training: bool = False,
+) -> tuple[Array, Weights]:
+    """The loss, and what batch norms keep after it."""
     inputs, lengths, targets = batch
-    logits = Classifier(network, trained | constants, dtype)(inputs, lengths, masks)
-    return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
+    model = Classifier(network, trained | constants, dtype)
+    logits = model(inputs, lengths, masks, training)
+    if network.output == "number":
+        return jnp.square(logits[:, 0] - targets).mean(), model.averages()
+    asked = targets != NOT_ASKED
+    found = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.where(asked, targets, 0))
+    return (found * asked).sum() / asked.sum(), model.averages()
 
 
 def adamw(

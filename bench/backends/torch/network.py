@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.backends.torch.device import DTYPES
+from bench.backends.torch.device import DTYPES, PARAMETER_DTYPES
 from bench.backends.torch.layer import layer_module
-from bench.network import NORM_EPSILON, Network, layer_weights
+from bench.network import NORM_EPSILON, Network, Structure, layer_weights
 
 
 class Dense(nn.Module):
-    """x @ weight + bias; with `tokens` x holds row numbers, which stand for one-hot vectors."""
+    """x @ weight + bias in x's dtype; with `tokens` x holds row numbers, which stand for one-hot vectors."""
 
     def __init__(self, weights: Mapping[str, np.ndarray], name: str, tokens: bool = False) -> None:
         super().__init__()
@@ -25,59 +25,117 @@ class Dense(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.tokens:
             return nn.functional.embedding(x, self.weight) + self.bias
-        return torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight).reshape(*x.shape[:-1], -1)
+        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+        return torch.addmm(bias, x.reshape(-1, x.shape[-1]), weight).reshape(*x.shape[:-1], -1)
 
 
 class LayerNorm(nn.Module):
-    """Zero mean and unit variance over features, then scale and bias."""
+    """Zero mean and unit variance over features, then scale and bias. Computed in the parameters' dtype."""
 
     def __init__(self, weights: Mapping[str, np.ndarray], name: str) -> None:
         super().__init__()
         self.scale = _parameter(weights[f"{name}.scale"])
         self.bias = _parameter(weights[f"{name}.bias"])
 
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.layer_norm(x, self.scale.shape, self.scale, self.bias, NORM_EPSILON)
+    def forward(self, x: Tensor, inside: Tensor, training: bool) -> Tensor:
+        wide = x.to(self.scale.dtype)
+        return nn.functional.layer_norm(wide, self.scale.shape, self.scale, self.bias, NORM_EPSILON).to(x.dtype)
+
+
+class BatchNorm(nn.Module):
+    """Zero mean and unit variance over the batch's positions that are `inside`, (batch, length), then scale and bias.
+
+    The variance is that of the positions, not an estimate of one behind them. Not in training: the averages kept.
+    """
+
+    def __init__(self, weights: Mapping[str, np.ndarray], name: str, momentum: float) -> None:
+        super().__init__()
+        self.scale = _parameter(weights[f"{name}.scale"])
+        self.bias = _parameter(weights[f"{name}.bias"])
+        self.mean = _parameter(weights[f"{name}.mean"], trained=False)
+        self.variance = _parameter(weights[f"{name}.variance"], trained=False)
+        self.momentum = momentum
+
+    def forward(self, x: Tensor, inside: Tensor, training: bool) -> Tensor:
+        wide = x.to(self.scale.dtype)
+        mean, variance = self.mean, self.variance
+        if training:
+            share = (inside.to(wide.dtype) / inside.sum())[..., None]
+            mean = (wide * share).sum((0, 1))
+            variance = ((wide - mean).square() * share).sum((0, 1))
+            with torch.no_grad():
+                for kept, new in ((self.mean, mean), (self.variance, variance)):
+                    kept.lerp_(new.detach(), 1 - self.momentum)
+        factor = torch.rsqrt(variance + NORM_EPSILON) * self.scale
+        return ((wide - mean) * factor + self.bias).to(x.dtype)
+
+
+def _norm(structure: Structure, weights: Mapping[str, np.ndarray], name: str) -> LayerNorm | BatchNorm:
+    return BatchNorm(weights, name, structure.momentum) if structure.norm == "batch" else LayerNorm(weights, name)
 
 
 class Block(nn.Module):
-    """x + drop(value(a) * sigmoid(gate(a))), a = drop(gelu(layer(norm(x))))."""
+    """A layer with its norm, mix and residual: see `bench.network`."""
 
     def __init__(self, network: Network, weights: dict[str, np.ndarray], i: int, dtype: str) -> None:
         super().__init__()
-        self.norm = LayerNorm(weights, f"blocks.{i}.norm")
+        self.structure = network.structure
+        self.norm = _norm(network.structure, weights, f"blocks.{i}.norm")
         self.layer = layer_module(network.layer, layer_weights(weights, i), dtype)
-        self.value = Dense(weights, f"blocks.{i}.value")
-        self.gate = Dense(weights, f"blocks.{i}.gate")
+        for name in network.structure.dense:
+            self.add_module(name, Dense(weights, f"blocks.{i}.{name}"))
 
-    def forward(self, x: Tensor, lengths: Tensor, masks: Tensor | None) -> Tensor:
-        a = nn.functional.gelu(self.layer(self.norm(x), lengths))
+    def forward(
+        self, x: Tensor, lengths: Tensor, inside: Tensor, masks: Tensor | None = None, training: bool = False
+    ) -> Tensor:
+        if self.structure.prenorm:
+            return x + self.mix(self.layer(self.norm(x, inside, training), lengths), masks)
+        return self.norm(x + self.mix(self.layer(x, lengths), masks), inside, training)
+
+    def mix(self, z: Tensor, masks: Tensor | None) -> Tensor:
+        a = nn.functional.gelu(z)
         if masks is not None:
             a = a * masks[0][:, None]
-        z = self.value(a) * torch.sigmoid(self.gate(a))
-        return x + (z if masks is None else z * masks[1][:, None])
+        if self.structure.mix == "gelu":
+            return a
+        value = {"full_glu": lambda: self.value(a), "half_glu1": lambda: a, "half_glu2": lambda: z}[self.structure.mix]
+        z = value() * torch.sigmoid(self.gate(a))
+        return z if masks is None else z * masks[1][:, None]
 
 
 class Classifier(nn.Module):
     """The whole network: (inputs, lengths, dropout masks or None) -> logits, (batch, classes).
 
-    `masks` are (depth, 2, batch, d_model), the same at all time steps, already divided by the share that is kept.
+    (batch, length, classes) where positions are asked. `masks` are (depth, 2, sequences, d_model), the same at all
+    time steps, already divided by the share that is kept. `training`: a batch norm takes what the batch gives and
+    keeps its averages. With dtype "bfloat16" activations are bfloat16; parameters, norms, pooling and the decoder
+    float32.
     """
 
     def __init__(self, network: Network, weights: dict[str, np.ndarray], dtype: str) -> None:
         super().__init__()
+        self.network, self.dtype = network, DTYPES[dtype]
         self.encoder = Dense(weights, "encoder", tokens=network.tokens)
         self.stack = [Block(network, weights, i, dtype) for i in range(network.depth)]
         self.blocks = nn.ModuleList(self.stack)
+        if network.output == "class of a pair":
+            self.pair = Dense(weights, "pair")
         self.decoder = Dense(weights, "decoder")
-        self.to(DTYPES[dtype])
+        self.to(PARAMETER_DTYPES[dtype])
 
-    def forward(self, inputs: Tensor, lengths: Tensor, masks: Tensor | None = None) -> Tensor:
-        x = self.encoder(inputs)
+    def forward(self, inputs: Tensor, lengths: Tensor, masks: Tensor | None = None, training: bool = False) -> Tensor:
+        inputs, lengths = self._sequences(inputs, lengths)
+        inside = self._inside(inputs, lengths)
+        x = self.encoder(inputs).to(self.dtype)
         for i, block in enumerate(self.stack):
-            x = block(x, lengths, None if masks is None else masks[i])
-        inside = torch.arange(x.shape[1], device=x.device)[None, :] < lengths[:, None]
+            x = block(x, lengths, inside, None if masks is None else masks[i], training)
+        x = x.to(self.decoder.weight.dtype)
+        if self.network.output == "class at each position":
+            return self.decoder(x)
         pooled = (x * inside[..., None]).sum(1) / lengths[:, None]
+        if self.network.output == "class of a pair":
+            p, q = pooled.unflatten(0, (-1, 2)).unbind(1)
+            pooled = nn.functional.gelu(self.pair(torch.cat([p, q, p - q, p * q], -1)))
         return self.decoder(pooled)
 
     @property
@@ -86,14 +144,24 @@ class Classifier(nn.Module):
         return [block.layer for block in self.stack]
 
     def layer_inputs(self, inputs: Tensor, lengths: Tensor) -> list[Tensor]:
-        """What reaches each block's layer, (batch, length, d_model) each."""
+        """What reaches each block's layer, (sequences, length, d_model) each."""
+        inputs, lengths = self._sequences(inputs, lengths)
+        inside = self._inside(inputs, lengths)
         found = []
-        x = self.encoder(inputs)
+        x = self.encoder(inputs).to(self.dtype)
         for block in self.stack:
-            found.append(block.norm(x))
-            x = block(x, lengths, None)
+            found.append(block.norm(x, inside, False) if self.network.structure.prenorm else x)
+            x = block(x, lengths, inside)
         return found
 
+    def _sequences(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sequences of a pair one after the other."""
+        return (inputs.flatten(0, 1), lengths.flatten()) if self.network.sequences == 2 else (inputs, lengths)
 
-def _parameter(value: np.ndarray) -> nn.Parameter:
-    return nn.Parameter(torch.tensor(value))  # a copy: training must not change the array
+    @staticmethod
+    def _inside(inputs: Tensor, lengths: Tensor) -> Tensor:
+        return torch.arange(inputs.shape[1], device=inputs.device)[None, :] < lengths[:, None]
+
+
+def _parameter(value: np.ndarray, trained: bool = True) -> nn.Parameter:
+    return nn.Parameter(torch.tensor(value), requires_grad=trained)  # a copy: training must not change the array

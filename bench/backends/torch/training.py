@@ -14,6 +14,7 @@ from bench.backends.torch import ops
 from bench.backends.torch.device import find, get, put
 from bench.backends.torch.layer import state_energy
 from bench.backends.torch.network import Classifier
+from bench.contract import NOT_ASKED
 from bench.network import Network
 from bench.recipe import Recipe
 from bench.training import Batch, layer_with_state
@@ -34,7 +35,7 @@ class Trainer:
 
     def step(self, batch: Batch, rate: float, masks: np.ndarray | None) -> tuple[float, float]:
         self.optimizer.forget_gradients()
-        loss = self._loss(batch, masks)
+        loss = self._loss(batch, masks, training=True)
         loss.backward()
         gradients = [gradient_of(p) for p in self.trained]
         norm = _norm(gradients)
@@ -88,12 +89,40 @@ class Trainer:
     def weights(self) -> dict[str, np.ndarray]:
         return {name: get(p).copy() for name, p in self.module.named_parameters()}
 
+    def state(self) -> dict[str, np.ndarray]:
+        found = {f"weights.{name}": value for name, value in self.weights().items()}
+        for name, p in self._trained():
+            for what, kept in self._moments():
+                found[f"{what}.{name}"] = get(kept[p]).copy()
+        return found
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        with torch.no_grad():
+            for name, p in self.module.named_parameters():
+                p.copy_(torch.tensor(state[f"weights.{name}"]))
+            for name, p in self._trained():
+                for what, kept in self._moments():
+                    if f"{what}.{name}" in state:
+                        kept[p].copy_(torch.tensor(state[f"{what}.{name}"]))
+
+    def _trained(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, p) for name, p in self.module.named_parameters() if name in self.groups]
+
+    def _moments(self) -> list[tuple[str, dict[Tensor, Tensor]]]:
+        optimizer = self.optimizer
+        return [("first", optimizer.first), ("second", optimizer.second), ("steps", optimizer.steps)]
+
     def _inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         return put(batch.inputs, self.device, self.dtype), put(batch.lengths, self.device)
 
-    def _loss(self, batch: Batch, masks: np.ndarray | None) -> Tensor:
-        logits = self.module(*self._inputs(batch), None if masks is None else put(masks, self.device, self.dtype))
-        return nn.functional.cross_entropy(logits, put(batch.targets.astype(np.int64), self.device))
+    def _loss(self, batch: Batch, masks: np.ndarray | None, training: bool = False) -> Tensor:
+        drop = None if masks is None else put(masks, self.device, self.dtype)
+        logits = self.module(*self._inputs(batch), drop, training)
+        targets = put(batch.targets, self.device)
+        if self.network.output == "number":
+            return (logits[:, 0] - targets).square().mean()
+        flat = logits.reshape(-1, logits.shape[-1]), targets.long().flatten()
+        return nn.functional.cross_entropy(*flat, ignore_index=NOT_ASKED)
 
 
 class AdamW:

@@ -1,0 +1,103 @@
+"""Recipes from TOML files: what a model on a task is trained with, typed and checked."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bench import registry
+from bench.contract import Adaptation, require
+from bench.options import convert, parse_name
+
+HERE = Path(__file__).parent
+BUILT_IN = ("quick", "paper")
+TEXTS = ("source", "gaps")
+"""What a section says to its reader: where its values come from, and which had to be chosen here."""
+
+
+def adaptation(recipe: str, model: str, task: str) -> Adaptation:
+    """What a recipe asks of a model on a task: the later of [default], [models.M], [tasks.T] and [M.T] goes first.
+
+    T may have options, as in [lru."pathfinder[size=128]"]: it then goes before the plain name, for tasks with these.
+    `recipe` is `default`, a built-in one, or a TOML file. ValueError: no such recipe, an unknown key or a value that
+    does not fit, with its section; or nothing for this model and task in a recipe without [default].
+    """
+    if recipe == "default":
+        return Adaptation()
+    sections = _read(recipe)
+    found = [name for name in ("default", f"models.{model}") if name in sections]
+    for owner in ("tasks", model):
+        own = [name for name in sections if name.startswith(f"{owner}.") and _fits(name.partition(".")[2], task)]
+        found += sorted(own, key=len)
+    known = sorted(name.partition(".")[2] for name in sections if name.startswith(f"{model}."))
+    require(
+        "default" in sections or any(name.startswith(f"{model}.") for name in found),
+        f"recipe {recipe}: it has nothing for {model} on {task}: it has {', '.join(known) or 'nothing'}",
+    )
+    values: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    for name in found:
+        content = dict(sections[name])
+        options |= content.pop("options", {})
+        if content.keys() & {"steps", "epochs"}:
+            values.pop("steps", None), values.pop("epochs", None)
+        values |= {key: value for key, value in content.items() if key not in TEXTS}
+    depth = values.pop("depth", None)
+    values["recipe"] = Path(recipe).stem
+    return Adaptation(factors=values, options=options, depth=depth)
+
+
+def _fits(section: str, task: str) -> bool:
+    """Whether a section's task is this one: of the same name, with all the options that the section names."""
+    (name, wanted), (plain, options) = parse_name(section), parse_name(task)
+    return name == plain and wanted.items() <= options.items()
+
+
+@cache
+def _read(recipe: str) -> Mapping[str, Mapping[str, Any]]:
+    path = HERE / f"{recipe}.toml" if recipe in BUILT_IN else Path(recipe)
+    require(
+        recipe in BUILT_IN or path.suffix == ".toml",
+        f"recipe is {recipe!r}: allowed are default, {', '.join(BUILT_IN)} and a file that ends in .toml",
+    )
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"recipe {recipe}: {error.strerror or 'it cannot be read'}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"recipe {recipe}: {error}") from error
+    sections: dict[str, Mapping[str, Any]] = {}
+    for name, value in content.items():
+        require(isinstance(value, dict), f"recipe {recipe}: {name} stands outside of a section")
+        if name == "default":
+            sections[name] = _checked(recipe, name, value)
+        else:
+            for inner, section in value.items():
+                require(isinstance(section, dict), f"recipe {recipe}: [{name}] holds {inner}, which is no section")
+                sections[f"{name}.{inner}"] = _checked(recipe, f"{name}.{inner}", section)
+    return sections
+
+
+def _checked(recipe: str, name: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    """The section in the types of the suite's factors and the model's options."""
+    from suites.accuracy.suite import Accuracy
+
+    owner = f"recipe {recipe}, [{name}]"
+    content = dict(section)
+    kept = {key: str(content.pop(key)) for key in TEXTS if key in content}
+    options, depth = content.pop("options", None), content.pop("depth", None)
+    require("recipe" not in content, f"{owner} names another recipe")
+    found = kept | convert(owner, Accuracy, content)
+    if depth is not None:
+        whole = isinstance(depth, int) and not isinstance(depth, bool)
+        require(whole and depth >= 1, f"{owner} option depth is {depth!r}: it must be a whole number of at least 1")
+        found["depth"] = depth
+    if options is not None:
+        kind, _, inner = name.partition(".")
+        model = inner if kind == "models" else kind
+        require(kind not in ("tasks", "default"), f"{owner} has options of a model, and names none")
+        found["options"] = convert(f"{owner} options", registry.find("model", model), options)
+    return found

@@ -1,0 +1,93 @@
+"""Trains a network by a recipe, chooses the step by its validation split, and tests that step once."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pandas as pd
+
+from bench.contract import Adaptation, Missing, Suite, View, require
+from bench.measurement import Measurement
+from bench.network import Mix, Norm, Structure
+from bench.recipe import Recipe
+from bench.report.blocks import Block
+from suites.accuracy.recipes import adaptation
+from suites.accuracy.report import blocks
+from suites.accuracy.training import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy(Suite):
+    """Accuracy and loss of each split over a training, per example.
+
+    `recipe` is `default` (the values below), `quick` (minutes on a CPU), `paper` (as published, by model and task) or a
+    TOML file of the user's; what is given beside it goes before it. The budget is `steps`, or `epochs` over the
+    training split. `evaluations` times, evenly spread, the whole validation split and `watched` training examples are
+    looked at; the step with the best validation accuracy (then the smaller loss, then the earlier) is tested, once.
+    The rest is the optimiser (`bench.recipe.Recipe`) and the block (`bench.network.Structure`).
+    """
+
+    recipe: str = "default"
+    steps: int = 2000
+    epochs: int | None = None
+    evaluations: int = 10
+    watched: int = 500
+    batch: int = 32
+    rate: float = 3e-3
+    recurrent_factor: float = 1 / 3
+    weight_decay: float = 0.05
+    warmup: float = 0.1
+    dropout: float = 0.0
+    clip: float = 1.0
+    rate_start: float = 0.0
+    rate_end: float = 0.0
+    moved: str = ""
+    norm: Norm = "layer"
+    momentum: float = 0.95
+    prenorm: bool = True
+    mix: Mix = "full_glu"
+
+    version: ClassVar[int] = 1
+    alternatives = {"epochs": "steps", "steps": "epochs"}
+    presets = {
+        "quick": {"tasks": ["digits"], "depths": [2], "d_model": [32], "recipe": ["quick"]},
+        "default": {"tasks": ["listops"], "depths": [4], "d_model": [128], "steps": [20_000], "evaluations": [40]},
+        "paper": {"tasks": ["listops"], "depths": [6], "recipe": ["paper"], "evaluations": [40]},
+    }
+
+    def __post_init__(self) -> None:
+        for name in ("d_model", "evaluations", "watched"):
+            require(getattr(self, name) >= 1, f"{name} must be at least 1, not {getattr(self, name)}")
+        require(self.epochs is None or self.epochs >= 1, f"epochs must be at least 1, not {self.epochs}")
+        self.training(1)
+        Structure(**_fields(self, Structure))
+
+    def adapt(self, model: str, task: str | None) -> Adaptation:
+        return adaptation(self.recipe, model, task or "")
+
+    @property
+    def structure(self) -> Structure:
+        return Structure(**_fields(self, Structure))
+
+    def training(self, examples: int) -> Recipe:
+        """The optimiser's recipe for a training split of so many examples."""
+        values = _fields(self, Recipe)
+        if self.epochs is not None:
+            values["steps"] = self.epochs * (examples // min(self.batch, examples))
+        return Recipe(**values)
+
+    def measure(self, cell: Measurement) -> None:
+        if cell.task is None:
+            raise Missing("the suite accuracy trains on a task: name one with --tasks")
+        Run(cell, cell.task, self.training, self.structure, self.evaluations, self.watched).go()
+
+    def report(self, results: pd.DataFrame, view: View) -> list[Block]:
+        return blocks(results)
+
+
+def _fields(suite: Accuracy, cls: type) -> dict:
+    """What the suite and another dataclass both have."""
+    names = {field.name for field in dataclasses.fields(cls)} & {field.name for field in dataclasses.fields(suite)}
+    return {name: getattr(suite, name) for name in names}
