@@ -8,7 +8,8 @@ import types
 import numpy as np
 import pytest
 
-from bench.data import shared
+from bench.contract import Split
+from bench.data import dataset, shared
 from bench.seeds import generator
 from suites.tasks import pathfinder
 from suites.tasks.pathfinder import Pathfinder
@@ -209,6 +210,24 @@ def test_margins_are_drawn_evenly():
 
 
 # The data set
+
+
+@pytest.mark.parametrize(("size", "count"), [(32, 60), (128, 8)])
+def test_the_floor_sees_the_distance_of_the_discs(size, count):
+    found = scenes(generator(4, "test"), size, "easy", count)
+    inputs = (render(found, size) / 127.5 - 1).reshape(count, -1, 1).astype(np.float32)
+    lengths = np.full(count, size**2, np.int32)
+    between = np.array([np.linalg.norm(scene.discs[0] - scene.discs[1]) for scene in found])
+    task = Pathfinder(size=size, difficulty="easy")
+    # With these labels the distance tells all: far (or near) discs are of class 1, but for those too close to call.
+    for labels in (between > np.median(between), between < np.median(between)):
+        split = Split(inputs=inputs, lengths=lengths, targets=labels.astype(np.int32))
+        floors = task.floors(dataset(split, split, split, vocabulary_size=None, classes=2))
+        assert floors["disc distance"] > 0.9
+    split = Split(inputs=inputs, lengths=lengths, targets=np.arange(count, dtype=np.int32) % 4 // 3)
+    floors = task.floors(dataset(split, split, split, vocabulary_size=None, classes=2))
+    assert floors["majority"] == 0.75
+    assert floors["disc distance"] >= 0.75  # on the images that it was fitted on
 
 
 @pytest.mark.parametrize("size", [32, 128, 256])

@@ -7,6 +7,7 @@ import hashlib
 from typing import ClassVar, Literal
 
 import numpy as np
+from scipy.ndimage import uniform_filter
 
 from bench.cache import cached_arrays
 from bench.contract import Dataset, Split, Task, require
@@ -21,8 +22,8 @@ VERSION = 1
 BLOCK = 250
 """Images that are generated and cached at once: what a killed process loses at most."""
 
-FOLDERS = {"easy": "curv_baseline", "medium": "curv_contour_length_9", "hard": "curv_contour_length_14"}
-"""The folder of each difficulty in the published archive."""
+FLOOR_IMAGES = 2_000
+"""Training images that the floor is fitted on."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,9 @@ class Pathfinder(Task):
 
     Two dashed contours and some shorter distractors; one disc marks the start of a contour, the other the end of the
     same one (class 1) or of the other (class 0). The label is a fair coin, and contours are laid out without regard
-    to it. `difficulty` is the number of paddles of a contour: easy 6, medium 9, hard 14. The task of the Long Range
-    Arena is size 32, hard; its Path-X is size 128, hard.
+    to it. `difficulty` is the number of paddles of a contour: easy 6, medium 9, hard 14; the folders of the published
+    archive are curv_baseline, curv_contour_length_9 and curv_contour_length_14. The task of the Long Range Arena is
+    size 32, hard; its Path-X is size 128, hard.
 
     Images are drawn here after the published rules, not by the published program: distractors are as bright as
     targets, and discs never touch. `train`, `validation` and `test` count examples; the published sets have 200,000
@@ -98,6 +100,33 @@ class Pathfinder(Task):
         parts = {name: int(getattr(self, name)) for name in ("train", "validation", "test")}
         splits = [self._generated(seed, part, count) for part, count in parts.items()]
         return dataset(*splits, vocabulary_size=None, classes=2)
+
+    def floors(self, data: Dataset) -> dict[str, float]:
+        """Majority, and the better side of a threshold on the distance between the discs, set on training images."""
+        seen, asked = (
+            self._disc_distances(split, rows)
+            for split, rows in ((data.train, FLOOR_IMAGES), (data.test, len(data.test)))
+        )
+        labels = data.train.targets[: len(seen)]
+        # A disc's distance is at least 0, so that below that nothing lies: the first threshold is the majority.
+        thresholds = [-1.0, *np.unique(seen)]
+        shares = np.array([np.mean((seen > threshold) == labels) for threshold in thresholds])
+        best = int(np.argmax(np.abs(shares - 0.5)))
+        right = np.mean(((asked > thresholds[best]) == data.test.targets) == (shares[best] >= 0.5))
+        return {**super().floors(data), "disc distance": float(right)}
+
+    def _disc_distances(self, split: Split, rows: int) -> np.ndarray:
+        """Pixels between the two places that are brightest over an area as large as the heart of a disc."""
+        style, found = STYLES[self.size], []
+        side = int(1.5 * style.disc) | 1
+        row, column = np.mgrid[: self.size, : self.size]
+        for image in split.inputs[:rows]:
+            light = uniform_filter(image.reshape(self.size, self.size) + 1, side, mode="constant")
+            first = np.unravel_index(light.argmax(), light.shape)
+            away = np.hypot(row - first[0], column - first[1])
+            light[away < 2 * style.disc] = 0
+            found.append(away.flat[light.argmax()])
+        return np.array(found)
 
     def _generated(self, seed: int, part: str, count: int) -> Split:
         split = _empty(count, self.size)

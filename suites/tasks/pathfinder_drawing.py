@@ -40,7 +40,7 @@ class Style:
     disc: float
     """The radius."""
     seed_distance: int
-    """Between the starts of the two targets."""
+    """Between the starts of the two targets, and half of how far the first keeps from the border."""
     continuity: float
     """How stiff a contour is: no turn is sharper than a right angle divided by this."""
     distractor_paddles: int
@@ -48,12 +48,12 @@ class Style:
     """Of a paddle; a disc has 1. Thin paddles need more, as they fill only part of their pixels."""
 
 
-# Distractors are as bright as targets, so that brightness does not tell them apart. The seeds' distance and the
-# continuity at 256 pixels are chosen here.
+# Distractors are as bright as targets, so that brightness does not tell them apart. The continuity and the distance
+# of the starts at 256 pixels are chosen here: the farther the starts, the more the discs' distance tells of the label.
 STYLES: Mapping[int, Style] = {
     32: Style((1,), 2, 0.5, 1.5, 7, 1.0, 20, 1.5),
     128: Style((2, 3), 5, 1.5, 3, 20, 1.8, 35, 0.9),
-    256: Style((3,), 5, 2, 5, 40, 1.8, 30, 0.9),
+    256: Style((3,), 5, 2, 5, 20, 1.8, 30, 0.9),
 }
 
 
