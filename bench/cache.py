@@ -25,6 +25,20 @@ def folder() -> Path:
     return (Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache") / "linrec-bench"
 
 
+_watchers: list[list[Path]] = []
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[list[Path]]:
+    """A list that fills with the files that `cached_arrays` reads, or would write, inside."""
+    paths: list[Path] = []
+    _watchers.append(paths)
+    try:
+        yield paths
+    finally:
+        _watchers.remove(paths)
+
+
 def cached_arrays(
     name: str, key: Mapping[str, object], make: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
@@ -43,6 +57,8 @@ def cached_arrays(
         path = folder() / f"{name}-{digest[:32]}.arrays"
     except RuntimeError:
         return _made(make)
+    for paths in _watchers:
+        paths.append(path)
     # Files appear whole or not at all, so reading needs no lock, and a read-only cache is still of use.
     if (arrays := _read(path)) is not None:
         return arrays

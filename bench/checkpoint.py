@@ -30,7 +30,7 @@ class Checkpoint:
         self.path.parent.mkdir(exist_ok=True)
         part = self.path.with_suffix(".part")
         text = json.dumps({"code": self.code, "about": about})
-        save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, part, {"state": text})
+        save_file({name: np.asarray(value, order="C") for name, value in arrays.items()}, part, {"state": text})
         with part.open("rb") as file:
             os.fsync(file.fileno())
         part.replace(self.path)

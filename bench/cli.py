@@ -26,11 +26,18 @@ app = typer.Typer(
     help="Compares linear recurrent sequence models: RotRNN, LRU, S4D, S5, and yours.",
 )
 
+data_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Shows and makes data sets: list, check TASK, make TASK."
+)
+app.add_typer(data_app, name="data")
+
 Listed = list[str] | None
 Out = Annotated[Path, typer.Option(help="The folder that runs are made in.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Baseline = Annotated[str | None, typer.Option(help="The model that others are compared with.  [default: the first]")]
 Unverified = Annotated[bool, typer.Option("--unverified", help="Show timings of layers that the oracle contradicts.")]
+DataFolder = Annotated[str | None, typer.Option(help="The folder with data sets of your own (or BENCH_DATA).")]
+TaskName = Annotated[str, typer.Argument(help="A name, e.g. digits or 'listops[max_length=150]'.")]
 Plugins = Annotated[Listed, typer.Option("--plugin", help="A Python file that registers your own.")]
 
 
@@ -278,12 +285,87 @@ def track(
     raise typer.Exit(int(any(change.fault for *_, changes in compared for change in changes)))
 
 
+@data_app.command("list")
+def data_list(data: DataFolder = None, plugin: Plugins = None, as_json: Json = False) -> None:
+    """Lists all tasks, and whether their data are there."""
+    from bench import datasets
+
+    with _data_command(data, plugin):
+        blocks = datasets.listing()
+    _show(blocks, as_json)
+
+
+@data_app.command("check")
+def data_check(
+    task: TaskName,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of data that are generated.")] = 0,
+    data: DataFolder = None,
+    plugin: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Shows sizes, lengths, labels, leakage, floors.
+
+    And a checksum over all of it. Exit status 0; 1: two splits share inputs.
+    """
+    from bench import datasets
+    from bench.report.blocks import Note
+
+    with _data_command(data, plugin):
+        blocks = datasets.check(task, seed)
+    _show(blocks, as_json)
+    raise typer.Exit(int(any(isinstance(block, Note) and block.fault for block in blocks)))
+
+
+@data_app.command("make")
+def data_make(
+    task: TaskName,
+    seeds: Annotated[Listed, typer.Option(help="Seeds, e.g. 0-4,7.  [default: 0]")] = None,
+    data: DataFolder = None,
+    plugin: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Makes the data of these seeds, so that runs find them."""
+    from bench import datasets
+    from bench.options import split_numbers
+
+    with _data_command(data, plugin):
+        numbers = [0] if seeds is None else split_numbers(seeds)
+        if not numbers:
+            raise ValueError("--seeds is empty")
+        blocks = datasets.make(task, numbers)
+    _show(blocks, as_json)
+
+
 def main() -> None:
     """The console command. A terminal that lacks a character shows another one in its place."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     app()
+
+
+@contextlib.contextmanager
+def _data_command(folder: str | None, plugins: Listed) -> Iterator[None]:
+    """What all commands on data sets do first; a wrong name, or data that are not there, is refused."""
+    from bench import registry
+    from bench.contract import Missing
+
+    before = os.environ.get("BENCH_DATA")
+    try:
+        if folder is not None:
+            if not Path(folder).is_dir():
+                raise ValueError(f"--data {folder}: there is no such folder")
+            os.environ["BENCH_DATA"] = folder
+        for path in plugins or []:
+            registry.load_file(Path(path))
+        yield
+    except (ValueError, Missing) as error:
+        _refuse(error)
+    finally:
+        if folder is not None and before is not None:
+            os.environ["BENCH_DATA"] = before
+        elif folder is not None:
+            os.environ.pop("BENCH_DATA", None)
 
 
 def _refuse(error: Exception) -> NoReturn:

@@ -255,6 +255,13 @@ class Task(ABC):
         """The number of real features per time step; 0 for tokens."""
         return 0
 
+    def locate(self) -> str:
+        """Where the data are, in a word or two, found without reading them; "" where only `load` can tell.
+
+        Missing: they are not there.
+        """
+        return ""
+
     @abstractmethod
     def load(self, seed: int) -> Dataset:
         """The data of this seed; a task whose data are given once ignores the seed."""

@@ -149,6 +149,48 @@ def test_step_sizes_start_log_uniform(model):
     assert_uniform(params["log_dt" if model == "s4d" else "log_step"], np.log(1e-4), np.log(1e-2))
 
 
+@pytest.mark.parametrize("A_init", ["lin", "legs"])
+def test_channels_of_s4d_share_systems_in_turn(A_init):
+    """With two systems for six channels, channel h has number h mod 2; what is trained is one array for those three."""
+    shared = bench.layer("s4d", d_model=6, d_state=8, A_init=A_init, n_ssm=2)
+    whole = bench.layer("s4d", d_model=6, d_state=8, A_init=A_init)
+    params = shared.init(0)
+    rng = np.random.default_rng(0)
+    for name in ("log_A_real", "A_imag", *(["B"] if A_init == "legs" else [])):
+        params[name] = params[name] + 0.1 * rng.random(params[name].shape)
+        assert len(params[name]) == 2
+    u = rng.standard_normal((2, 30, 6))
+    unrolled = {name: value[np.arange(6) % 2] if len(value) == 2 else value for name, value in params.items()}
+    for backend in ("reference", "torch", "jax"):
+        y = shared.apply(params, u, backend=backend, dtype="float64")
+        np.testing.assert_allclose(y, whole.apply(unrolled, u, backend=backend, dtype="float64"), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("A_init", ["lin", "real"])
+def test_the_offset_half_of_s4d_reads_what_comes_after_by_a_second_kernel(A_init):
+    """y_t = D u_t + sum_{j>=0} K_j u_{t-j} + sum_{j>=0} K'_j u_{t+1+j}, both kernels 2 Re(C B Lambda^j)."""
+    layer = bench.layer("s4d", d_model=3, d_state=8, A_init=A_init, bidirectional=True, offset=True)
+    plain = bench.layer("s4d", d_model=3, d_state=8, A_init=A_init)
+    params, length = layer.init(0), 20
+    u = np.random.default_rng(0).standard_normal((1, length, 3))
+    impulse = np.zeros((1, length, 3))
+    impulse[0, 0] = 1
+    first, second = (
+        plain.apply({"D": np.zeros(3), "C": params[C]} | {n: params[n] for n in ("log_dt", "log_A_real", "A_imag")},
+                    impulse, backend="reference", dtype="float64")[0]
+        for C in ("C", "C2")
+    )  # fmt: skip
+    wanted = params["D"] * u[0]
+    for t in range(length):
+        wanted[t] += sum(first[j] * u[0, t - j] for j in range(t + 1))
+        wanted[t] += sum((second[j] * u[0, t + 1 + j] for j in range(length - 1 - t)), np.zeros(3))
+    for backend in ("reference", "torch", "jax"):
+        y = layer.apply(params, u, backend=backend, dtype="float64")[0]
+        np.testing.assert_allclose(y, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
+    y = layer.apply(params, u, backend="torch")[0]
+    np.testing.assert_allclose(y, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
 def test_s4d_starts_with_its_spectra():
     n, N = np.arange(32), 64
     wanted = {
@@ -291,6 +333,9 @@ REFUSED = [
     ("s4d", {"d_state": 7}, ["d_state", "7"]),
     ("s4d", {"d_state": 0}, ["d_state", "0"]),
     ("s4d", {"dt_min": -1}, ["dt_min", "-1"]),
+    ("s4d", {"offset": True}, ["offset", "bidirectional"]),
+    ("s4d", {"n_ssm": 3}, ["n_ssm", "d_model", "3"]),
+    ("s4d", {"n_ssm": 0}, ["n_ssm", "0"]),
     ("s4d", {"A_init": "legt"}, ["A_init", "legt", "legs"]),
     ("s4d", {"discretization": "euler"}, ["discretization", "euler", "zoh"]),
     ("s4d", {"heads": 4}, ["heads", "s4d"]),

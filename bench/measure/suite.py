@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bench.contract import Suite, Unsupported, require
+from bench.contract import Suite, require
 from bench.measure.cost import Mode
 from bench.measure.workload import Part, Program, Workload
 from bench.measurement import Measurement
@@ -46,8 +46,6 @@ class WorkloadSuite(Suite):
 
     def workload(self, cell: Measurement) -> Workload:
         """The cell's workload; its sizes are described. Raises `Unsupported` where it has no meaning."""
-        if self.part == "network" and cell.cell.dtype == "bfloat16":
-            raise Unsupported("networks keep float32 or more in their dense maps and norms: bfloat16 is of part=layer")
         workload = Workload(
             layer=cell.layer, depth=cell.cell.depth, part=self.part, mode=self.mode, batch=self.rows, length=self.length
         )

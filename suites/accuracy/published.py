@@ -24,7 +24,8 @@ def figure(where: Sequence[str] | None, model: str) -> str:
     name = NAMES.get(parse_name(model)[0])
     if where is None or name is None:
         return "-"
-    return _table().get((*where, name), "-")
+    benchmark, task = where
+    return _table().get((benchmark, task, name), "-")
 
 
 @cache

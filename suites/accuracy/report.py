@@ -59,7 +59,7 @@ class _Group(Cells):
 
 
 def _scores(groups: list[_Group]) -> Table:
-    floors = next((group.facts["floors"] for group in groups if group.facts.get("floors")), {})
+    floors: dict[str, float] = next((group.facts["floors"] for group in groups if group.facts.get("floors")), {})
     rows = []
     for group in groups:
         test, validation = group.best("test"), group.best("validation")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -85,7 +86,8 @@ class Run:
 
     def _evaluate(self, gradient: float) -> None:
         """Metrics of this step. The clock stands still only for what is looked at beside training itself."""
-        record, where = self.cell.record, {"step": self.step, "epoch": self.step * self.batch // len(self.data.train)}
+        record = self.cell.record
+        where: dict[str, Any] = {"step": self.step, "epoch": self._epoch(self.step)}
         for split, examples in (("train", self.watched), ("validation", self.data.validation)):
             accuracy, loss = self._score(examples)
             record("accuracy", accuracy, "", **where, split=split)
@@ -123,7 +125,7 @@ class Run:
         self.trainer.restore({f"weights.{name}": value for name, value in self.chosen.items()})
         step = -self.best[2]
         accuracy, loss = self._score(self.data.test)
-        where = {"step": step, "epoch": step * self.batch // len(self.data.train), "split": "test"}
+        where: dict[str, Any] = {"step": step, "epoch": self._epoch(step), "split": "test"}
         self.cell.record("accuracy", accuracy, "", **where)
         self.cell.record("loss", loss, self._unit, **where)
         self.cell.record("selected_step", step, "step", split="validation")
@@ -142,6 +144,9 @@ class Run:
             right.append(self.task.metric(logits, batch.targets)[:real])
             lost.append(losses(self.network, logits, batch.targets)[:real])
         return float(np.concatenate(right).mean()), float(np.concatenate(lost).mean())
+
+    def _epoch(self, step: int) -> int:
+        return step * self.batch // len(self.data.train)
 
     @property
     def _unit(self) -> str:

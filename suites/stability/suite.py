@@ -80,8 +80,6 @@ class Stability(Suite):
     def measure(self, cell: Measurement) -> None:
         if cell.task is None:
             raise Missing("the suite stability trains on a task: name one with --tasks")
-        if cell.cell.dtype == "bfloat16":
-            raise Unsupported("networks are not trained in bfloat16: their dense maps and norms keep float32 or more")
         data, recipe = cell.task.load(cell.cell.seed), self._recipe()
         network = Network.of(cell.layer, cell.cell.depth, cell.task)
         weights, roles = network.initial(cell.cell.plain_model, cell.cell.seed), network.roles()

@@ -11,6 +11,7 @@ import numpy as np
 
 from bench.contract import Dataset, Missing, Split, Task, require
 from bench.data import dataset
+from suites.tasks import floors
 
 IMAGES, PIXELS, CLASSES = 1797, 64, 10
 
@@ -29,6 +30,7 @@ class Digits(Task):
     """
 
     source: ClassVar[str] = "Alpaydin and Kaynak 1998 (UCI optical recognition of handwritten digits, its test part)"
+    licence: ClassVar[str] = "package BSD-3-Clause; the data: as the UCI repository says, check before you publish them"
 
     @property
     def length(self) -> int:
@@ -41,6 +43,10 @@ class Digits(Task):
     @property
     def features(self) -> int:
         return 1
+
+    def locate(self) -> str:
+        _file()
+        return "scikit-learn"
 
     def load(self, seed: int) -> Dataset:
         """The digits in their fixed split of about 70/15/15 % of each class; `seed` changes nothing.
@@ -59,6 +65,9 @@ class Digits(Task):
         ]
         return dataset(*splits, vocabulary_size=None, classes=CLASSES)
 
+    def floors(self, data: Dataset) -> dict[str, float]:
+        return super().floors(data) | floors.fitted(data)
+
 
 def split(pixels: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """The split of every image, (images,): 0 train, 1 validation, 2 test; stratified by class.
@@ -75,7 +84,7 @@ def split(pixels: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return part[image.reshape(-1)]
 
 
-def _table() -> tuple[np.ndarray, np.ndarray]:
+def _file() -> Path:
     # The file is read where it lies, because importing scikit-learn takes seconds, which each worker would pay.
     package = importlib.util.find_spec("sklearn")
     places = package.submodule_search_locations if package else None
@@ -84,6 +93,11 @@ def _table() -> tuple[np.ndarray, np.ndarray]:
     )
     if file is None:
         raise Missing('the digits come with scikit-learn, which is not there: pip install "linrec-bench[data]"')
+    return file
+
+
+def _table() -> tuple[np.ndarray, np.ndarray]:
+    file = _file()
     table = np.loadtxt(file, delimiter=",")
     require(table.shape == (IMAGES, PIXELS + 1), f"scikit-learn's {file.name} has an unknown shape: {table.shape}")
     return table[:, :-1], table[:, -1].astype(np.int32)

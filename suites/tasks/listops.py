@@ -16,9 +16,14 @@ from bench.cache import cached_arrays
 from bench.contract import Dataset, Split, Task, require
 from bench.data import dataset, user_files
 from bench.seeds import generator
+from suites.tasks import floors
 
 VERSION = 1
 """Of the data: another number after any change to what is generated or read, so that no old cache is used."""
+
+
+ROWS_AT_ONCE = 2_000
+"""Trees whose tokens are counted together: bounds the memory that it takes."""
 
 
 def median(values: Sequence[int]) -> int:
@@ -40,6 +45,9 @@ PAD, EOS, ZERO, OPERATOR = (VOCABULARY.index(symbol) for symbol in ("<pad>", "<e
 DIGITS = {str(digit): digit for digit in range(10)}
 IDS = {symbol: number for number, symbol in enumerate(VOCABULARY) if number >= ZERO}
 """The ids of the 15 symbols that a tree is made of."""
+
+VALUES = {IDS[symbol]: function for symbol, function in OPERATORS.items()}
+"""What each operator computes, by its id."""
 
 MOST_DEPTH = 10
 """A node at this depth is a digit; the root has depth 1."""
@@ -74,6 +82,8 @@ class ListOps(Task):
     """
 
     source: ClassVar[str] = "Nangia and Bowman 2018; Tay et al. 2021 (Long Range Arena)"
+    licence: ClassVar[str] = "generated data are made here; files: as their archive says, check before you publish them"
+    published: ClassVar[tuple[str, str] | None] = ("LRA", "ListOps")
 
     max_length: int = 2000
     min_length: int | None = None
@@ -126,6 +136,12 @@ class ListOps(Task):
     def vocabulary(self) -> tuple[str, ...]:
         return VOCABULARY
 
+    def locate(self) -> str:
+        if self.origin == "files":
+            _paths()
+            return "files below BENCH_DATA"
+        return "generated"
+
     def load(self, seed: int) -> Dataset:
         """The trees of this seed, or those of the files, for which the seed is ignored.
 
@@ -133,7 +149,7 @@ class ListOps(Task):
         and row), or bounds within which new trees are too rare to be found.
         """
         if self.origin == "files":
-            paths = user_files(FILES.values(), FILES_SOURCE, skip=("imgs",))  # imgs: a million pictures of Pathfinder
+            paths = _paths()
             hashes = {name: _sha256(path) for name, path in paths.items()}
             arrays = cached_arrays("listops-files", {"version": VERSION, **hashes}, lambda: _read(paths))
         else:
@@ -143,6 +159,10 @@ class ListOps(Task):
             key = {"version": VERSION, "seed": int(seed), "bounds": [int(low), int(high)], "sizes": sizes}
             arrays = cached_arrays("listops", key, lambda: _generated(low, high, sizes, seed))
         return dataset(*_padded(arrays, self.length), vocabulary_size=len(VOCABULARY), classes=10)
+
+    def floors(self, data: Dataset) -> dict[str, float]:
+        """The majority; "root": the operator at the root alone; "root and digits": its direct digits too."""
+        return super().floors(data) | floors.cached(data, {"root": root, "root and digits": root_and_digits})
 
 
 def tokens(source: str) -> list[str]:
@@ -281,6 +301,50 @@ def distinct_trees(min_length: int, max_length: int) -> float:
     return float(trees[min_length + 1 :].sum())
 
 
+def root(data: Dataset) -> float:
+    """The accuracy of guessing, for each token at the root, its most frequent value in the training split."""
+    return _of_groups(data, [lambda split: split.inputs[:, 0]])
+
+
+def root_and_digits(data: Dataset) -> float:
+    """The same for each (token at the root, its value on the digits directly below it, operations directly below it).
+
+    Operations count up to 3; a root without such digits is a group of its own. Right for all trees of one operation.
+    """
+    return _of_groups(data, [lambda split: split.inputs[:, 0], _summary])
+
+
+def _of_groups(data: Dataset, groupings: list[Callable[[Split], np.ndarray]]) -> float:
+    """The accuracy of each group's most frequent training target; of later groupings those groups that train has."""
+    targets = data.train.targets
+    guess = np.full(len(data.test), np.bincount(targets).argmax())
+    for grouping in groupings:
+        seen, asked = grouping(data.train), grouping(data.test)
+        counts = np.zeros((max(seen.max(), asked.max()) + 1, targets.max() + 1), np.int64)
+        np.add.at(counts, (seen, targets), 1)
+        known = counts.sum(1)[asked] > 0
+        guess[known] = counts.argmax(1)[asked][known]
+    return float((guess == data.test.targets).mean())
+
+
+def _summary(split: Split) -> np.ndarray:
+    """What `root_and_digits` knows of each tree, (examples,), as one number."""
+    found = []
+    for start in range(0, len(split), ROWS_AT_ONCE):
+        ids = split.inputs[start : start + ROWS_AT_ONCE]
+        opens = (ids >= OPERATOR) & (ids < OPERATOR + len(OPERATORS))
+        depth = np.cumsum(opens, 1, dtype=np.int16) - np.cumsum(ids == IDS[CLOSE], 1, dtype=np.int16)
+        digits = (depth == 1) & (ids >= ZERO) & (ids < ZERO + 10)
+        operations = np.minimum((opens & (depth == 2)).sum(1), 3)
+        values = [
+            # What stands in a file need not be a tree, so digits may come before any operator.
+            VALUES[tree[0]]((tree[direct] - ZERO).tolist()) if direct.any() and tree[0] in VALUES else 10
+            for tree, direct in zip(ids, digits, strict=True)
+        ]
+        found.append((ids[:, 0] * 11 + np.array(values)) * 4 + operations)
+    return np.concatenate(found)
+
+
 def _uniform(rng: np.random.Generator) -> Iterator[float]:
     # Lists of plain floats: numbers asked of the generator one by one take ten times as long.
     return itertools.chain.from_iterable(rng.random(16_384).tolist() for _ in itertools.count())
@@ -291,6 +355,10 @@ def _generated(min_length: int, max_length: int, sizes: list[int], seed: int) ->
     trees = list(generate(sum(sizes), min_length, max_length, rng).items())
     shuffled = [trees[place] for place in rng.permutation(len(trees))]
     return _packed([ids for ids, _ in shuffled], [label for _, label in shuffled], sizes)
+
+
+def _paths() -> dict[str, Path]:
+    return user_files(FILES.values(), FILES_SOURCE, skip=("imgs",))  # imgs: a million pictures of Pathfinder
 
 
 def _read(paths: dict[str, Path]) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from bench.cache import cached_arrays
 from bench.contract import Dataset, Split, Task, require
 from bench.data import SPLIT_SEED, dataset
 from bench.seeds import generator
+from suites.tasks.floors import cached
 from suites.tasks.generated import require_counts, require_seed
 from suites.tasks.pathfinder_drawing import CONTOUR_PADDLES, STYLES, render, scenes
 
@@ -102,31 +104,8 @@ class Pathfinder(Task):
         return dataset(*splits, vocabulary_size=None, classes=2)
 
     def floors(self, data: Dataset) -> dict[str, float]:
-        """Majority, and the better side of a threshold on the distance between the discs, set on training images."""
-        seen, asked = (
-            self._disc_distances(split, rows)
-            for split, rows in ((data.train, FLOOR_IMAGES), (data.test, len(data.test)))
-        )
-        labels = data.train.targets[: len(seen)]
-        # A disc's distance is at least 0, so that below that nothing lies: the first threshold is the majority.
-        thresholds = [-1.0, *np.unique(seen)]
-        shares = np.array([np.mean((seen > threshold) == labels) for threshold in thresholds])
-        best = int(np.argmax(np.abs(shares - 0.5)))
-        right = np.mean(((asked > thresholds[best]) == data.test.targets) == (shares[best] >= 0.5))
-        return {**super().floors(data), "disc distance": float(right)}
-
-    def _disc_distances(self, split: Split, rows: int) -> np.ndarray:
-        """Pixels between the two places that are brightest over an area as large as the heart of a disc."""
-        style, found = STYLES[self.size], []
-        side = int(1.5 * style.disc) | 1
-        row, column = np.mgrid[: self.size, : self.size]
-        for image in split.inputs[:rows]:
-            light = uniform_filter(image.reshape(self.size, self.size) + 1, side, mode="constant")
-            first = np.unravel_index(light.argmax(), light.shape)
-            away = np.hypot(row - first[0], column - first[1])
-            light[away < 2 * style.disc] = 0
-            found.append(away.flat[light.argmax()])
-        return np.array(found)
+        """Majority, and the distance between the discs."""
+        return {**super().floors(data), **cached(data, {"disc distance": disc_distance})}
 
     def _generated(self, seed: int, part: str, count: int) -> Split:
         split = _empty(count, self.size)
@@ -162,6 +141,32 @@ class Pathfinder(Task):
             split.targets[:] = arrays["labels"][rows]
             splits.append(split)
         return splits
+
+
+def disc_distance(data: Dataset) -> float:
+    """The better side of a threshold on the distance between the discs, set on training images: its accuracy."""
+    seen = _disc_distances(data.train.inputs[:FLOOR_IMAGES])
+    labels = data.train.targets[: len(seen)]
+    # No distance lies below the first threshold: it stands for always the same class.
+    thresholds = [-1.0, *np.unique(seen)]
+    shares = np.array([np.mean((seen > threshold) == labels) for threshold in thresholds])
+    best = int(np.argmax(np.abs(shares - 0.5)))
+    guesses = (_disc_distances(data.test.inputs) > thresholds[best]) == (shares[best] >= 0.5)
+    return float(np.mean(guesses == data.test.targets))
+
+
+def _disc_distances(inputs: np.ndarray) -> np.ndarray:
+    """Pixels between the two places that are brightest over an area as large as the heart of a disc, (examples,)."""
+    size = math.isqrt(inputs.shape[1])
+    disc, found = STYLES[size].disc, []
+    row, column = np.mgrid[:size, :size]
+    for image in inputs:
+        light = uniform_filter(image.reshape(size, size) + 1, int(1.5 * disc) | 1, mode="constant")
+        first = np.unravel_index(light.argmax(), light.shape)
+        away = np.hypot(row - first[0], column - first[1])
+        light[away < 2 * disc] = 0
+        found.append(away.flat[light.argmax()])
+    return np.array(found)
 
 
 def _empty(count: int, size: int) -> Split:

@@ -83,8 +83,9 @@ class Block(nnx.Module):
         self.structure = network.structure
         self.norm = _norm(network.structure, weights, f"blocks.{i}.norm", dtype)
         self.layer = layer_module(network.layer, layer_weights(weights, i), dtype)
-        for name in network.structure.dense:
-            setattr(self, name, Dense(weights, f"blocks.{i}.{name}", dtype))
+        dense = network.structure.dense
+        self.value = Dense(weights, f"blocks.{i}.value", dtype) if "value" in dense else None
+        self.gate = Dense(weights, f"blocks.{i}.gate", dtype) if "gate" in dense else None
 
     def __call__(
         self, x: Array, lengths: Array, inside: Array, masks: Array | None = None, training: bool = False
@@ -97,10 +98,13 @@ class Block(nnx.Module):
         a = jax.nn.gelu(z, approximate=False)
         if masks is not None:
             a = a * masks[0][:, None]
-        if self.structure.mix == "gelu":
+        if self.gate is None:
             return a
-        value = {"full_glu": lambda: self.value(a), "half_glu1": lambda: a, "half_glu2": lambda: z}[self.structure.mix]
-        z = value() * jax.nn.sigmoid(self.gate(a))
+        if self.value is not None:
+            z = self.value(a)
+        elif self.structure.mix == "half_glu1":
+            z = a
+        z = z * jax.nn.sigmoid(self.gate(a))
         return z if masks is None else z * masks[1][:, None]
 
 

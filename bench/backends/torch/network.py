@@ -58,7 +58,8 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor, inside: Tensor, training: bool) -> Tensor:
         wide = x.to(self.scale.dtype)
-        mean, variance = self.mean, self.variance
+        mean: Tensor = self.mean
+        variance: Tensor = self.variance
         if training:
             share = (inside.to(wide.dtype) / inside.sum())[..., None]
             mean = (wide * share).sum((0, 1))
@@ -82,8 +83,9 @@ class Block(nn.Module):
         self.structure = network.structure
         self.norm = _norm(network.structure, weights, f"blocks.{i}.norm")
         self.layer = layer_module(network.layer, layer_weights(weights, i), dtype)
-        for name in network.structure.dense:
-            self.add_module(name, Dense(weights, f"blocks.{i}.{name}"))
+        dense = network.structure.dense
+        self.value = Dense(weights, f"blocks.{i}.value") if "value" in dense else None
+        self.gate = Dense(weights, f"blocks.{i}.gate") if "gate" in dense else None
 
     def forward(
         self, x: Tensor, lengths: Tensor, inside: Tensor, masks: Tensor | None = None, training: bool = False
@@ -96,10 +98,13 @@ class Block(nn.Module):
         a = nn.functional.gelu(z)
         if masks is not None:
             a = a * masks[0][:, None]
-        if self.structure.mix == "gelu":
+        if self.gate is None:
             return a
-        value = {"full_glu": lambda: self.value(a), "half_glu1": lambda: a, "half_glu2": lambda: z}[self.structure.mix]
-        z = value() * torch.sigmoid(self.gate(a))
+        if self.value is not None:
+            z = self.value(a)
+        elif self.structure.mix == "half_glu1":
+            z = a
+        z = z * torch.sigmoid(self.gate(a))
         return z if masks is None else z * masks[1][:, None]
 
 
