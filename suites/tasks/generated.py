@@ -68,6 +68,9 @@ class Generated(Task):
     def split(self, arrays: Arrays) -> Split:
         """Of what `draw` gave, the inputs, lengths and targets."""
 
+    def locate(self) -> str:
+        return "generated"
+
     def load(self, seed: int) -> Dataset:
         """The data of this seed. ValueError: a negative seed, or options that too few examples meet."""
         require_seed(seed)

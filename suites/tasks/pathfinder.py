@@ -91,6 +91,9 @@ class Pathfinder(Task):
     def features(self) -> int:
         return 1
 
+    def locate(self) -> str:
+        return "generated" if self.origin == "generated" else ""
+
     def load(self, seed: int) -> Dataset:
         """The images of this seed, or those of the files, for which the seed is ignored.
 
