@@ -167,7 +167,7 @@ def together(stranger, tmp_path_factory):
     """One command: two suites, models of three origins, a stranger's task."""
     place = tmp_path_factory.mktemp("together")
     shutil.copy(MINE, place)
-    words = [word if not word.startswith("listops") else "parity[bits=10]" for word in TINY]
+    words = [word if not word.startswith("listops") else "odd[bits=10]" for word in TINY]
     done = stranger(place)(
         "run", *words, "--suite", "impulse", "--models", "lru,stranger,mine,mine[slowest=10]", "--set", "averages=2",
         "--plugin", "mine.py", "--run", "both", "--jobs", "1",
@@ -183,7 +183,7 @@ def test_a_strangers_layer_suite_and_task_run_beside_a_plugin_file(together):
     names = {"lru[d_state=8]", "stranger[averages=2]", "mine[d_state=8]", "mine[d_state=8,slowest=10.0]"}
     for suite in ("stability", "impulse"):
         assert set(rows[rows["suite"] == suite]["model"]) == names
-    assert set(rows["task"]) == {"parity[bits=10]"}
+    assert set(rows["task"]) == {"odd[bits=10]"}
     energies = rows[rows["suite"] == "impulse"]
     assert sorted(energies["length"].unique()) == [2, 5]
     assert (energies["value"] > 0).all()

@@ -1,4 +1,4 @@
-"""Parity: is the number of ones even?"""
+"""Is the number of ones odd?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.seeds import generator
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parity(Task):
+class Odd(Task):
     """Sequences of `bits` random zeros and ones; class 1 where the ones are odd in number."""
 
     bits: int = 12
@@ -40,6 +40,6 @@ class Parity(Task):
         return dataset(*splits, vocabulary_size=2, classes=2)
 
     def _split(self, seed: int, name: str) -> Split:
-        inputs = generator(seed, "parity", name).integers(0, 2, (self.examples, self.bits), dtype=np.int32)
+        inputs = generator(seed, "odd", name).integers(0, 2, (self.examples, self.bits), dtype=np.int32)
         lengths = np.full(self.examples, self.bits, np.int32)
         return Split(inputs=inputs, lengths=lengths, targets=(inputs.sum(1) % 2).astype(np.int32))
