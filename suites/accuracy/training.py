@@ -132,7 +132,7 @@ class Run:
         self.cell.record("waiting", self.waited / self.seconds if self.seconds else None, "of the time")
 
     def _rescaled(self) -> dict[str, np.ndarray]:
-        """The chosen weights; where the test's time steps are longer, with step sizes, kept as logarithms, as much so."""
+        """The chosen weights; step sizes, kept as logarithms, grow with the time steps of the test split."""
         move = np.float64(np.log(self.task.step_scale))
         steps = {name for name, role in self.network.roles().items() if role == "step"}
         if move and not steps:
