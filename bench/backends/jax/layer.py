@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from bench.arrays import ArrayLayer, dataclass_of, diagonal_of
 from bench.backends.jax import ops
 from bench.backends.jax.convolution import convolution_kernel, convolve
 from bench.backends.jax.device import PARAMETER_DTYPES, computing, find, get, put
@@ -18,38 +19,44 @@ from bench.backends.jax.scan import Pair, filtered, product, scan
 from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params, require
 
 
-def system(layer: DiagonalLayer, params: Params) -> DiagonalSystem:
+def system(layer: DiagonalLayer | ArrayLayer, params: Params) -> DiagonalSystem:
     """The layer's system, differentiable in params: complex Lambda, B (discretised, normaliser included) and C.
 
+    `layer` is what `bench.layer` returns, or the dataclass.
     `params` are jax, traced or numpy arrays and keep their dtype (float64, as everywhere in jax, where jax_enable_x64
     is on). Matrix products are in full precision whatever the configuration. vmap, checkpoint and second derivatives
     work.
     """
     with jax.default_matmul_precision("highest"):
-        return layer.system({name: jnp.asarray(value) for name, value in params.items()}, ops)
+        return diagonal_of(layer).system({name: jnp.asarray(value) for name, value in params.items()}, ops)
 
 
-def layer_function(layer: DiagonalLayer) -> Callable[[Params, Array], Array]:
+def layer_function(layer: DiagonalLayer | ArrayLayer) -> Callable[[Params, Array], Array]:
     """A traceable function (params, u) -> y, u and y (batch, length, d_model).
 
+    `layer` is what `bench.layer` returns, or the dataclass.
     Arrays keep their dtype, and matrix products are in full precision, as in `system`. Reverse mode to any order, vmap
     and checkpoint work; forward mode is refused.
     """
 
+    diagonal = diagonal_of(layer)
+
     def function(params: Params, u: Array) -> Array:
         with jax.default_matmul_precision("highest"):
-            return outputs(system(layer, params), jnp.asarray(u))
+            return outputs(system(diagonal, params), jnp.asarray(u))
 
     return function
 
 
-def layer_module(layer: Layer, params: Params, dtype: str = "float32") -> nnx.Module:
+def layer_module(layer: Layer | ArrayLayer, params: Params, dtype: str = "float32") -> nnx.Module:
     """The layer as a module called as (u, lengths=None), u (batch, length, d_model); params become nnx.Param.
 
+    `layer` is what `bench.layer` returns, or the dataclass.
     `lengths`, (batch,), are the true lengths: what lies beyond never reaches an earlier output. With dtype "bfloat16"
     parameters, system and states are float32; u, y and the projections are bfloat16. A layer's own `flax_module` goes
     before what is built from its system. Raises `Missing` where there is neither.
     """
+    layer = dataclass_of(layer)
     if hasattr(layer, "flax_module"):
         return layer.flax_module(params)
     if not isinstance(layer, DiagonalLayer):
@@ -204,7 +211,7 @@ def _before_end(u: Array, lengths: Array | None) -> Array:
     return jnp.where(inside[..., None], u, 0)
 
 
-def kernel_name(layer: Layer, device: str = "cpu", dtype: str = "float32") -> str:
+def kernel_name(layer: Layer | ArrayLayer, device: str = "cpu", dtype: str = "float32") -> str:
     """The algorithm that the module runs on a device; shapes do not decide.
 
     * "module": the layer brings its own.
@@ -215,6 +222,7 @@ def kernel_name(layer: Layer, device: str = "cpu", dtype: str = "float32") -> st
       over real and imaginary parts in one array a fiftieth, as XLA then copies the array at every step.
     * "chunked-scan": else, elsewhere, where one step is too small to keep a device busy.
     """
+    layer = dataclass_of(layer)
     if hasattr(layer, "flax_module") or not isinstance(layer, DiagonalLayer):
         return "module"
     if len(layer.state_shape) == 2:

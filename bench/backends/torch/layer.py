@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bench.arrays import ArrayLayer, dataclass_of, diagonal_of
 from bench.backends.torch import ops
 from bench.backends.torch.convolution import convolution_kernel, convolve
 from bench.backends.torch.device import PARAMETER_DTYPES, find, get, put
@@ -15,22 +16,25 @@ from bench.backends.torch.scan import Pair, algorithm, filtered, products, scan
 from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params, require
 
 
-def system(layer: DiagonalLayer, params: Params) -> DiagonalSystem:
+def system(layer: DiagonalLayer | ArrayLayer, params: Params) -> DiagonalSystem:
     """The layer's system, differentiable in params: complex Lambda, B (discretised, normaliser included) and C.
 
+    `layer` is what `bench.layer` returns, or the dataclass.
     `params` are tensors or numpy arrays and keep their dtype and device. vmap, checkpoint and second derivatives work.
     """
-    return layer.system({name: torch.as_tensor(value) for name, value in params.items()}, ops)
+    return diagonal_of(layer).system({name: torch.as_tensor(value) for name, value in params.items()}, ops)
 
 
-def layer_module(layer: Layer, params: Params, dtype: str = "float32") -> nn.Module:
+def layer_module(layer: Layer | ArrayLayer, params: Params, dtype: str = "float32") -> nn.Module:
     """The layer as a module called as (u, lengths=None), u (batch, length, d_model); params become nn.Parameter.
 
+    `layer` is what `bench.layer` returns, or the dataclass.
     `lengths`, (batch,), are the true lengths: what lies beyond never reaches an earlier output. Reverse mode to any
     order, vmap and checkpoint work; forward mode is refused where a scan runs, that is, not in S4D's convolution.
     With dtype "bfloat16" parameters, system and states are float32; u, y and the projections are bfloat16.
     A layer's own `torch_module` goes before what is built from its system. Raises `Missing` where there is neither.
     """
+    layer = dataclass_of(layer)
     if hasattr(layer, "torch_module"):
         return layer.torch_module(params).to(PARAMETER_DTYPES[dtype])
     if not isinstance(layer, DiagonalLayer):
@@ -177,7 +181,7 @@ def _before_end(u: Tensor, lengths: Tensor | None) -> Tensor:
     return torch.where(inside[..., None], u, u.new_zeros(()))
 
 
-def kernel_name(layer: Layer, device: str = "cpu", dtype: str = "float32") -> str:
+def kernel_name(layer: Layer | ArrayLayer, device: str = "cpu", dtype: str = "float32") -> str:
     """The algorithm that the module runs on a device; shapes do not decide.
 
     * "module": the layer brings its own.
@@ -185,6 +189,7 @@ def kernel_name(layer: Layer, device: str = "cpu", dtype: str = "float32") -> st
     * "triton-scan": else, on cuda where triton is installed, but not in float64: a fused kernel, forward and adjoint.
     * "chunked-scan": else. On a CPU forward and backward at (8, 1024, 128) take 0.8 to 1.4 times as long as jax's loop.
     """
+    layer = dataclass_of(layer)
     if hasattr(layer, "torch_module") or not isinstance(layer, DiagonalLayer):
         return "module"
     return "fft" if len(layer.state_shape) == 2 else algorithm(device.partition(":")[0], PARAMETER_DTYPES[dtype])
