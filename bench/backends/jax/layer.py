@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import jax
@@ -249,6 +249,18 @@ def apply(
         if hasattr(layer, "flax_module") or not isinstance(layer, DiagonalLayer):
             return get(layer_module(layer, params, dtype)(put(u, place, dtype), ends))
         return get(_apply(layer, _arrays(params, place, dtype), put(u, place, dtype), ends))
+
+
+def apply_in_turn(
+    layer: Layer, params: Params, inputs: Sequence[np.ndarray], *, dtype: str = "float32", device: str = "cpu"
+) -> list[np.ndarray]:
+    """y for each of several u, all from one module, or one compiled function, called with one after the other."""
+    if isinstance(layer, DiagonalLayer) and not hasattr(layer, "flax_module"):
+        return [apply(layer, params, u, dtype=dtype, device=device) for u in inputs]
+    place = find(device)
+    with computing(dtype, place):
+        module = layer_module(layer, params, dtype)
+        return [get(module(put(u, place, dtype))) for u in inputs]
 
 
 def apply_from(

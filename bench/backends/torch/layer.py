@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -212,6 +212,16 @@ def apply(
     with torch.no_grad():
         ends = None if lengths is None else put(np.asarray(lengths), place)
         return get(layer_module(layer, params, dtype).to(place)(put(u, place, dtype), ends))
+
+
+def apply_in_turn(
+    layer: Layer, params: Params, inputs: Sequence[np.ndarray], *, dtype: str = "float32", device: str = "cpu"
+) -> list[np.ndarray]:
+    """y for each of several u, all from one module that is called with one after the other."""
+    place = find(device)
+    with torch.no_grad():
+        module = layer_module(layer, params, dtype).to(place)
+        return [get(module(put(u, place, dtype))) for u in inputs]
 
 
 def apply_from(
