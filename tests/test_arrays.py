@@ -92,3 +92,34 @@ def test_what_is_no_layer_is_refused_with_its_name(backend):
         package.system("lru", PARAMS)
     with pytest.raises(ValueError, match="not 'lru'"):
         package.layer_module("lru", PARAMS)
+
+
+@pytest.mark.parametrize("model", ["lru", "s4d"])
+@pytest.mark.parametrize(("shape", "message"), [((0, 5), "batch must be at least 1, not 0"),
+                                                ((2, 0), "length must be at least 1, not 0")])  # fmt: skip
+def test_modules_and_functions_refuse_a_u_that_holds_nothing(model, shape, message):
+    import jax
+    import torch
+
+    from bench.backends import jax as in_jax
+    from bench.backends import torch as in_torch
+
+    layer = bench.layer(model, d_model=6)
+    params, u = layer.init(0), np.zeros((*shape, 6), np.float32)
+    with pytest.raises(ValueError, match=message):
+        in_torch.layer_module(layer, params)(torch.tensor(u))
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(in_jax.layer_function(layer), params, u)
+
+
+def test_a_scan_of_no_sequences_gives_no_states():
+    import torch
+
+    from bench.backends.torch.scan import filtered
+
+    n, (length, batch, d_model) = 4, (20, 0, 3)
+    pairs = [tuple(torch.zeros(*shape) for _ in "ri") for shape in ((n,), (n, d_model), (d_model, n))]
+    u = torch.zeros(length, batch, d_model, requires_grad=True)
+    y = filtered(*pairs, torch.zeros(d_model), u)
+    y.sum().backward()
+    assert y.shape == u.grad.shape == u.shape

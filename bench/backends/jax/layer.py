@@ -81,7 +81,7 @@ class DiagonalModule(nnx.Module):
 
 def outputs(system: DiagonalSystem, u: Array, lengths: Array | None = None) -> Array:
     """y, (batch, length, d_model), from a zero state."""
-    require(u.shape[1] >= 1, "length must be at least 1, not 0")
+    _require_sizes(u)
     if system.Lambda.ndim == 2:
         return _convolved(system, u, lengths)
     y = _filtered(system, system.C, u) + system.D * u
@@ -90,9 +90,15 @@ def outputs(system: DiagonalSystem, u: Array, lengths: Array | None = None) -> A
     return y.astype(u.dtype)
 
 
+def _require_sizes(u: Array) -> None:
+    """ValueError for a u, (batch, length, d_model), that holds nothing."""
+    require(u.shape[0] >= 1, "batch must be at least 1, not 0")
+    require(u.shape[1] >= 1, "length must be at least 1, not 0")
+
+
 def stateful_outputs(system: DiagonalSystem, u: Array, state: Pair | None) -> tuple[Array, Pair]:
     """y, (batch, length, d_model), and the state after the last step, from a state, (batch, *Lambda.shape)."""
-    require(u.shape[1] >= 1, "length must be at least 1, not 0")
+    _require_sizes(u)
     if u.shape[1] == 1:
         y, state = decode_step(system, u[:, 0], state)
         return y[:, None], state

@@ -61,7 +61,7 @@ class DiagonalModule(nn.Module):
 
 def outputs(system: DiagonalSystem, u: Tensor, lengths: Tensor | None = None) -> Tensor:
     """y, (batch, length, d_model), from a zero state."""
-    require(u.shape[1] >= 1, "length must be at least 1, not 0")
+    _require_sizes(u)
     if system.Lambda.ndim == 2:
         return _convolved(system, u, lengths)
     y = _filtered(system, system.C, system.D, u)
@@ -70,9 +70,15 @@ def outputs(system: DiagonalSystem, u: Tensor, lengths: Tensor | None = None) ->
     return y.to(u.dtype)
 
 
+def _require_sizes(u: Tensor) -> None:
+    """ValueError for a u, (batch, length, d_model), that holds nothing."""
+    require(u.shape[0] >= 1, "batch must be at least 1, not 0")
+    require(u.shape[1] >= 1, "length must be at least 1, not 0")
+
+
 def stateful_outputs(system: DiagonalSystem, u: Tensor, state: Pair | None) -> tuple[Tensor, Pair]:
     """y, (batch, length, d_model), and the state after the last step, from a state, (batch, *Lambda.shape)."""
-    require(u.shape[1] >= 1, "length must be at least 1, not 0")
+    _require_sizes(u)
     if u.shape[1] == 1:
         y, state = decode_step(system, u[:, 0], state)
         return y[:, None], state
