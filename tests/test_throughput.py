@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import bench
-from bench import plan
+from bench import plan, store
 from bench.contract import View
 from bench.matching import count
 from bench.measure.cost import layer_cost
@@ -384,3 +384,107 @@ def test_the_model_of_memory_counts_layers_once_where_one_is_alive_at_a_time():
         layer_cost(layer, "forward", 2, 100, params, 8).moved
         == 2 * layer_cost(layer, "forward", 2, 100, params, 4).moved
     )
+
+
+# Tables of times that are given: {(model, backend, length): samples of each process}.
+
+
+def given(times, status="ok", **factors) -> pd.DataFrame:
+    import pyarrow as pa
+
+    models, backends, lengths = (list(dict.fromkeys(values)) for values in zip(*times, strict=True))
+    asked = {"mode": "forward", "batch": 2, "d_model": 8} | factors | {"length": lengths}
+    request = plan.Request.parse(suite="throughput", models=models, backends=backends, set=asked)
+    tables = []
+    for cell in plan.cells(request, "cpu", "quick"):
+        processes = times.get((cell.model, cell.backend, cell.factors["length"]), ())
+        rows = [
+            {"metric": "time", "value": value, "unit": "s", "process": process, "sample": sample}
+            for process, values in enumerate(processes)
+            for sample, value in enumerate(values)
+        ]
+        for process, values in enumerate(processes):
+            more = {
+                "tokens_per_s": 2 / np.median(values),
+                "limit_time": 1e-3,
+                "limit_fraction": 1e-3 / np.median(values),
+            }
+            rows += [{"metric": name, "value": value, "process": process} for name, value in more.items()]
+        columns = cell.columns() | {"status": status if processes else "missing", "state_reals": 8, "batch": 2}
+        columns |= {"mode": cell.factors["mode"], "length": cell.factors["length"], "kernel": "k"}
+        tables.append(store.table(columns, rows))
+    return pa.concat_tables(tables).to_pandas(types_mapper=store._nullable)
+
+
+def shown(results, title) -> tuple[list[dict], list[str]]:
+    """The rows and notes of a table."""
+    (found,) = [b for b in blocks(results, View()) if isinstance(b, Table) and b.title.startswith(title)]
+    return [dict(zip(found.columns, row, strict=True)) for row in found.rows], list(found.notes)
+
+
+def steady(seconds: float, spread: float = 0.01) -> list[list[float]]:
+    """Three processes that agree but for `spread`, relative."""
+    return [[seconds * (1 + spread * i)] * 8 for i in (-1, 0, 1)]
+
+
+def test_rates_and_limits_come_from_the_time_that_is_shown():
+    """One process took 0.2 ms a step and one 31.2: the median is 15.7 ms, a mean of rates 5,032 a second."""
+    ((row,), notes) = shown(given({("lru", "torch", 16): [[2e-4] * 6, [3.12e-2] * 6]}, mode="decode"), "Time")
+    assert row["time [ms]"] == "15.7"
+    assert row["thousand tokens/s"] == "0.127"  # a batch of 2 in 15.7 ms
+    assert row["of limit"] == "6%"  # 1 ms
+    assert any("tokens/s: from that time" in note for note in notes)
+    ((row,), _) = shown(given({("lru", "torch", 16): [[1e-2] * 6]}), "Time")
+    assert row["thousand tokens/s"] == "3.20"  # 2 sequences of 16 steps
+
+
+def test_a_speed_without_a_baseline_has_its_reason():
+    times = {("lru", "torch", 16): steady(1.0), ("s4d", "torch", 16): steady(2.0), ("s4d", "jax", 16): steady(2.0)}
+    rows, notes = shown(given(times), "Time")
+    assert {(row["model"], row["backend"]): row["speed"] for row in rows if row["time [s]"] != "-"}["s4d", "jax"] == "-"
+    assert "speed: - where there is no time of lru to compare with: jax length 16." in notes
+    _, notes = shown(given({("lru", "torch", 16): steady(1.0), ("s4d", "torch", 16): steady(2.0)}), "Time")
+    assert not any(note.startswith("speed: -") for note in notes)
+
+
+def test_an_exponent_has_the_interval_of_its_times():
+    lengths, power = (16, 64, 256), 1.5
+    exact = given({("lru", "torch", n): steady(1e-6 * n**power, 0.0) for n in lengths})
+    ((row,), notes) = shown(exact, "Exponent")
+    assert (row["exponent"], row["95 % interval"]) == ("1.50", "[1.50, 1.50]")
+    assert row["between neighbours"] == "1.50 [1.50, 1.50], 1.50 [1.50, 1.50]"
+    assert not any(note.startswith("*") for note in notes)
+    wide = given({("lru", "torch", n): steady(1e-6 * n**power, 0.5) for n in lengths[:2]}, status="unconverged")
+    ((row,), notes) = shown(wide, "Exponent")
+    low, high = map(float, row["95 % interval"].strip("[]").split(", "))
+    # medians of three of three processes reach from half to one and a half of the time: log 3 / log 4 each way
+    assert low == pytest.approx(power - np.log(3) / np.log(4), abs=0.01)
+    assert high == pytest.approx(power + np.log(3) / np.log(4), abs=0.01)
+    assert row["exponent"] == "1.50 *"
+    assert any(note.startswith("*") for note in notes)
+
+
+def test_models_break_even_only_where_that_is_resolved():
+    def at(spreads, faster=(2.0, 0.5, 0.25), **more):
+        """lru takes 1 s at 4, 16, 64, s4d 1 / faster."""
+        lengths = (4, 16, 64)[: len(faster)]
+        times = {("lru", "torch", n): steady(1.0, 0.001) for n in lengths}
+        times |= {
+            ("s4d", "torch", n): steady(1 / speed, spread)
+            for n, speed, spread in zip(lengths, faster, spreads, strict=True)
+        }
+        ((row,), _) = shown(given(times, **more), "Lengths at which")
+        return row["length"], row["faster below"], row["faster above"]
+
+    sure, doubtful = 0.01, 0.9
+    # log-log midpoint of 4 and 16, as s4d is as much faster here as it is slower there
+    assert at([sure] * 3) == ("8", "s4d", "lru")
+    assert at([sure, doubtful, sure]) == ("between 4 and 64 (not resolved at 16)", "s4d", "lru")
+    assert at([doubtful] * 3, (1.1, 0.9, 0.9)) == ("not resolved", "not resolved", "not resolved")
+    assert at([doubtful, sure, sure], (1.1, 0.5, 0.25)) == (
+        "not resolved at 4; else lru is faster",
+        "not resolved",
+        "lru",
+    )
+    assert at([sure] * 3, (2.0, 4.0, 8.0)) == ("none: s4d is faster throughout", "s4d", "s4d")
+    assert at([sure] * 3, status="unconverged")[0] == "8 *"
