@@ -13,11 +13,12 @@ from bench import plan, store
 from bench.contract import View
 from bench.matching import count
 from bench.measure.cost import layer_cost
+from bench.measure.memory import RESOLVED
 from bench.measure.workload import Workload
 from bench.options import parse_name
 from bench.report import overview
 from bench.report.blocks import Note, Table
-from suites.memory.suite import Memory, disagreement
+from suites.memory.suite import Memory, disagreement, unresolved
 from suites.throughput.report import blocks
 from suites.throughput.suite import Throughput
 
@@ -179,6 +180,62 @@ def test_memory_that_was_never_measured_is_null_and_not_0(held):
     assert set(rows["message"]) == {"jax has no allocator statistics on this device"}
     notes = [block.text for block in Memory().report(held, View()) if isinstance(block, Note)]
     assert "jax, allocator: not measured, jax has no allocator statistics on this device." in notes
+
+
+def weighed(peaks: dict[tuple[str, int], dict[str, float | None]]) -> pd.DataFrame:
+    """Rows of memory cells, {(backend, length): {metric: bytes or None}}."""
+    import pyarrow as pa
+
+    backends, lengths = (list(dict.fromkeys(values)) for values in zip(*peaks, strict=True))
+    asked = {"mode": "train", "batch": 2, "d_model": 16, "length": lengths}
+    request = plan.Request.parse(suite="memory", models="lru", backends=backends, set=asked)
+    tables = []
+    for cell in plan.cells(request, "cpu", "quick"):
+        found = peaks[cell.backend, cell.factors["length"]]
+        best = found["peak_allocator"] or found["peak_system"]
+        resolved = found["peak_allocator"] or found["peak_system"] >= RESOLVED
+        found = found | {"bytes_per_token": best / 10 if resolved else None}
+        rows = [
+            {"metric": name, "value": value, "message": unresolved(1) if value is None else None}
+            for name, value in found.items()
+        ]
+        columns = {"status": "ok", "batch": 2, "mode": "train", "length": cell.factors["length"], "state_reals": 8}
+        tables.append(store.table(cell.columns() | columns, rows))
+    return pa.concat_tables(tables).to_pandas(types_mapper=store._nullable)
+
+
+def test_memory_that_the_system_does_not_resolve_is_compared_with_nothing_and_the_report_says_so():
+    below, above = 6 * 2.0**20, 16 * 2.0**20
+    peaks = {("torch", n): {"peak_system": below, "peak_allocator": 1000.0 * n} for n in (64, 256, 1024)}
+    peaks |= {
+        ("jax", n): {"peak_system": size, "peak_allocator": None, "predicted_compiler": 3e5}
+        for n, size in ((64, below), (256, above), (1024, 2 * above))
+    }
+    found = Memory().report(weighed(peaks), View())
+    table, growth = (block for block in found if isinstance(block, Table))
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    differs = {(row["backend"], row["length"]): row["differs"] for row in rows}
+    assert differs["jax", "64"] == "below 8 MiB: not compared"
+    assert differs["jax", "256"] == differs["torch", "64"] == "-"
+    assert any(note.startswith("below 8 MiB: not compared: there is no allocator's figure") for note in table.notes)
+    notes = [block.text for block in found if isinstance(block, Note)]
+    assert (
+        "jax, bytes a token: not measured in 1 of 3 cells, there is no allocator's figure, and the system's is below "
+        "the 8 MiB it resolves." in notes
+    )
+    rows = {row[growth.columns.index("backend")]: dict(zip(growth.columns, row, strict=True)) for row in growth.rows}
+    assert (rows["torch"]["figure"], rows["torch"]["exponent"]) == ("allocator", "1.00")
+    assert (rows["jax"]["figure"], rows["jax"]["from - to"], rows["jax"]["exponent"]) == (
+        "system", "256 - 1,024", "0.50",
+    )  # fmt: skip
+    assert "Left out, no allocator's figure, and the system's is below 8 MiB: lru jax train length 64." in growth.notes
+    small = weighed({key: value for key, value in peaks.items() if key[0] == "jax" and key[1] == 64})
+    small_too = weighed({("jax", n): {"peak_system": below, "peak_allocator": None} for n in (64, 256)})
+    assert not any(
+        "How memory grows" in block.text for block in Memory().report(small, View()) if isinstance(block, Note)
+    )
+    (note,) = [b.text for b in Memory().report(small_too, View()) if isinstance(b, Note) and "How memory" in b.text]
+    assert note.startswith("How memory grows: nothing to take it from, no allocator's figure")
 
 
 def test_figures_that_disagree_say_so():
