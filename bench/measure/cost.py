@@ -46,8 +46,8 @@ def layer_cost(
     layer's u, y and states; for training every layer's u and states, and one layer's cotangents of both.
     """
     if own := getattr(layer, "cost", None):
-        flops, moved, held = (depth * amount for amount in own(mode, batch, length, itemsize))
-        return Cost(flops, flops, moved, held)
+        operations, *others = (depth * amount for amount in own(mode, batch, length, itemsize))
+        return Cost(operations, operations, *others)
     if not isinstance(layer, DiagonalLayer):
         return None
     h, n = layer.d_model, layer.state_shape[-1]

@@ -23,7 +23,7 @@ def told_apart(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     All have the same names, in one order: those of `APART`, then factors. What a cell has not is a dash.
     """
     parsed = {text: json.loads(text) for cell in cells if isinstance(text := cell.get("factors"), str)}
-    whole = [dict(cell) | parsed.get(cell.get("factors"), {}) for cell in cells]
+    whole = [dict(cell) | parsed.get(str(cell.get("factors")), {}) for cell in cells]
     factors = sorted({name for found in parsed.values() for name in found} - set(APART))
     values: dict[tuple, set[str]] = {}
     for cell in whole:
