@@ -51,7 +51,7 @@ def timed_in_jax(tmp_path_factory) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def held(tmp_path_factory) -> pd.DataFrame:
-    asked = {"batch": 4, "d_model": 64, "length": [1024, 4096], "mode": "forward"}
+    asked = {"batch": 4, "d_model": 64, "length": [4096, 8192], "mode": "forward"}
     return run(tmp_path_factory, suite="memory", models="lru", backends="torch,jax", set=asked)
 
 
@@ -248,7 +248,7 @@ def test_the_report_of_memory_says_how_it_grows(held):
     tables = {block.title.split(" (")[0]: block for block in Memory().report(held, View()) if isinstance(block, Table)}
     growth = tables["How memory grows"]
     exponents = [float(row[growth.columns.index("exponent")]) for row in growth.rows]
-    assert len(exponents) == 2
+    assert [row[growth.columns.index("figure")] for row in growth.rows] == ["allocator", "system"]  # torch, jax
     assert all(0.7 < value < 1.15 for value in exponents), exponents
 
 
