@@ -15,6 +15,22 @@ Dtype = Literal["float32", "float64", "bfloat16"]
 Decoder = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 
+def dataclass_of(layer: Layer | ArrayLayer) -> Layer:
+    """The dataclass behind what `bench.layer` returns; a layer that is one already as it is. ValueError for neither."""
+    found = layer.layer if isinstance(layer, ArrayLayer) else layer
+    if not isinstance(found, Layer):  # no `require`: its text would be made at every call, which torch.compile traces
+        raise ValueError(f"layer must be what bench.layer returns, or a Layer, not {layer!r}")
+    return found
+
+
+def diagonal_of(layer: DiagonalLayer | ArrayLayer) -> DiagonalLayer:
+    """The same where only a diagonal layer will do. ValueError for another."""
+    found = dataclass_of(layer)
+    if not isinstance(found, DiagonalLayer):
+        raise ValueError(f"{type(found).__name__} is no diagonal layer, so it has no system")
+    return found
+
+
 class ArrayLayer:
     """A layer that is called with numpy arrays. `layer` is the dataclass behind it.
 

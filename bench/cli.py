@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -108,7 +108,8 @@ def run(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a scheduler sends
     started = time.monotonic()
     try:
-        with _ProgressLines(len(prepared.todo), runner.rounds(prepared.todo)) as progress:
+        names = _what_varies(prepared.cells)
+        with _ProgressLines(len(prepared.todo), runner.rounds(prepared.todo), names) as progress:
             statuses = runner.measure(prepared, progress.ended)
     except (KeyboardInterrupt, OSError) as error:
         done = sum((prepared.folder / "cells" / f"{cell.id}.parquet").exists() for cell in prepared.mine)
@@ -432,14 +433,25 @@ def _warnings_as_lines() -> Iterator[list[warnings.WarningMessage]]:
         typer.echo(f"bench: {text}", err=True)
 
 
+def _what_varies(cells: Collection[Any]) -> dict[str, str]:
+    """Cell id -> what tells the cell from the others of the plan, beside its model and backend."""
+    from bench.report.cells import told_apart
+
+    columns = [cell.columns() for cell in cells]
+    return {
+        one["cell_id"]: "".join(f" {name} {value}" for name, value in apart.items() if name != "backend")
+        for one, apart in zip(columns, told_apart(columns), strict=True)
+    }
+
+
 class _ProgressLines:
     """Cells done, failed and the time left: a live line on a terminal, a plain line now and then in a pipe."""
 
     FAILURES_SHOWN = 20
     """So many failures have a line of their own in a pipe, however fast they come."""
 
-    def __init__(self, total: int, rounds: int | None = None) -> None:
-        self.total, self.rounds = total, rounds or total
+    def __init__(self, total: int, rounds: int | None = None, names: Mapping[str, str] | None = None) -> None:
+        self.total, self.rounds, self.names = total, rounds or total, names or {}
         self.rounds_done = 0
         self.console = Console(stderr=True)
         self.done = self.failed = 0
@@ -470,7 +482,7 @@ class _ProgressLines:
         seconds = time.monotonic() - self.started
         left = seconds / self.rounds_done * max(0, self.rounds - self.rounds_done)
         state = f"{self.failed} failed, {_duration(left)} left" if self.done < self.total else f"{self.failed} failed"
-        last = f"{cell.model} {cell.backend} depth {cell.depth} seed {cell.seed}: {status}"
+        last = f"{cell.model} {cell.backend}{self.names.get(cell.id, '')}: {status}"
         if self.bar:
             self.bar.update(self.task, completed=self.done, description=f"{state}; {last}")
         elif (

@@ -61,3 +61,65 @@ def test_states_and_gradients_look_too(backend):
         LAYER.states(PARAMS, U, state=np.zeros((2, 7)), backend=backend)
     with pytest.raises(ValueError, match=r"cotangent has shape|must be torch or jax"):
         LAYER.gradients(PARAMS, U, U[:1], backend=backend)
+
+
+def test_the_packages_of_the_backends_take_what_bench_layer_returns_and_the_dataclass():
+    import jax
+    import torch
+
+    from bench.backends import jax as in_jax
+    from bench.backends import torch as in_torch
+
+    u = torch.tensor(U)
+    with torch.no_grad():
+        y = [in_torch.layer_module(layer, PARAMS, "float64")(u).numpy() for layer in (LAYER, LAYER.layer)]
+    assert np.array_equal(*y)
+    np.testing.assert_allclose(y[0], LAYER.apply(PARAMS, U, dtype="float64"), rtol=1e-12)  # the same program
+    for package in (in_torch, in_jax):
+        one, other = (package.system(layer, PARAMS) for layer in (LAYER, LAYER.layer))
+        assert np.array_equal(np.asarray(one.B), np.asarray(other.B))
+        assert package.kernel_name(LAYER) == package.kernel_name(LAYER.layer) != "module"
+    # traced alone, as nothing that is compiled can differ
+    programs = [str(jax.make_jaxpr(in_jax.layer_function(layer))(PARAMS, U)) for layer in (LAYER, LAYER.layer)]
+    assert programs[0] == programs[1]
+    assert set(PARAMS) <= set(vars(in_jax.layer_module(LAYER, PARAMS)))
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_what_is_no_layer_is_refused_with_its_name(backend):
+    package = bench.backends.load(backend)
+    with pytest.raises(ValueError, match=r"layer must be what bench\.layer returns, or a Layer, not 'lru'"):
+        package.system("lru", PARAMS)
+    with pytest.raises(ValueError, match="not 'lru'"):
+        package.layer_module("lru", PARAMS)
+
+
+@pytest.mark.parametrize("model", ["lru", "s4d"])
+@pytest.mark.parametrize(("shape", "message"), [((0, 5), "batch must be at least 1, not 0"),
+                                                ((2, 0), "length must be at least 1, not 0")])  # fmt: skip
+def test_modules_and_functions_refuse_a_u_that_holds_nothing(model, shape, message):
+    import jax
+    import torch
+
+    from bench.backends import jax as in_jax
+    from bench.backends import torch as in_torch
+
+    layer = bench.layer(model, d_model=6)
+    params, u = layer.init(0), np.zeros((*shape, 6), np.float32)
+    with pytest.raises(ValueError, match=message):
+        in_torch.layer_module(layer, params)(torch.tensor(u))
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(in_jax.layer_function(layer), params, u)
+
+
+def test_a_scan_of_no_sequences_gives_no_states():
+    import torch
+
+    from bench.backends.torch.scan import filtered
+
+    n, (length, batch, d_model) = 4, (20, 0, 3)
+    pairs = [tuple(torch.zeros(*shape) for _ in "ri") for shape in ((n,), (n, d_model), (d_model, n))]
+    u = torch.zeros(length, batch, d_model, requires_grad=True)
+    y = filtered(*pairs, torch.zeros(d_model), u)
+    y.sum().backward()
+    assert y.shape == u.grad.shape == u.shape

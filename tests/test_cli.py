@@ -466,7 +466,7 @@ def test_a_terminal_that_knows_no_other_letters_gets_others(measured, bench_in):
 
 
 class Cell:
-    model, backend, depth, seed = "m", "torch", 1, 0
+    model, backend, id = "m", "torch", "1"
 
 
 def test_progress_of_many_failures_in_a_pipe_is_a_few_lines(capsys):
@@ -475,7 +475,17 @@ def test_progress_of_many_failures_in_a_pipe_is_a_few_lines(capsys):
             progress.ended(Cell, "error")
     lines = capsys.readouterr().err.splitlines()
     assert 2 <= len(lines) <= progress.FAILURES_SHOWN + 2
-    assert lines[-1] == "1000/1000 cells, 1000 failed; m torch depth 1 seed 0: error"
+    assert lines[-1] == "1000/1000 cells, 1000 failed; m torch: error"
+
+
+def test_progress_names_what_tells_a_cell_from_the_others(capsys):
+    asked = {"length": [64, 256], "mode": ["forward", "decode"], "d_model": 8}
+    cells = plan.cells(plan.Request.parse(suite="throughput", models="lru", set=asked), "cpu", "quick")
+    with cli._ProgressLines(4, names=cli._what_varies(cells)) as progress:
+        for cell in cells:
+            progress.ended(cell, "error")
+    said = {line.partition("; ")[2] for line in capsys.readouterr().err.splitlines()}
+    assert said == {f"lru torch length {n} mode {mode}: error" for n in (64, 256) for mode in ("forward", "decode")}
 
 
 def test_progress_on_a_terminal_is_one_line_that_changes(monkeypatch, capsys):
@@ -487,7 +497,7 @@ def test_progress_on_a_terminal_is_one_line_that_changes(monkeypatch, capsys):
         progress.bar.refresh()
         text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
     assert "2/3" in text
-    assert "1 failed, 0 s left; m torch depth 1 seed 0: error" in text
+    assert "1 failed, 0 s left; m torch: error" in text
 
 
 def test_report_as_json_holds_the_same_tables(measured, bench_in):

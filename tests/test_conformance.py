@@ -141,16 +141,22 @@ WRONG = {
     "wrong-padding": {"lengths", "padding in a network"},
     "wrong-shared-state": OUTPUTS | {"gradients = oracle", "batch invariance"},
     "wrong-group": {"optimiser groups"},
+    "wrong-large-batches": {"batch invariance"},
+    "wrong-one-position": OUTPUTS | {"gradients = oracle", "causality"},
+    "wrong-kept-state": {"determinism", "padding in a network"},
 }
 WHERE = {
     "wrong-swapped": ("forward = oracle", "first at length 2 from t = 1 on"),  # one step combines nothing
     "wrong-transposed": ("forward = oracle", "first at length 2 from t = 0 on"),
     "wrong-log-gamma": ("forward = oracle", "first at length 2 from t = 0 on"),
     "wrong-adjoint": ("gradients = oracle", "above the limit: nu_log, theta_log"),  # all others are right
-    "wrong-anti-causal": ("causality", "y changes from t = 31 on when u changes from t = 32 on"),  # where it is largest
+    "wrong-anti-causal": ("causality", "y changes from t = 7 on when u changes from t = 8 on"),  # where it is largest
     "wrong-padding": ("lengths", "another input from length 2 on"),
     "wrong-shared-state": ("batch invariance", "example"),
     "wrong-group": ("optimiser groups", "scale has no role"),
+    "wrong-large-batches": ("batch invariance", "examples of a batch of 5 in pairs"),
+    "wrong-one-position": ("causality", "y changes from t = 2 on when u changes from t = 3 on, length 33"),
+    "wrong-kept-state": ("determinism", "y of one module, after another input"),
 }
 
 

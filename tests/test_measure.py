@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import bench
-from bench.measure import machine, memory, timing
-from bench.measure.cost import layer_cost
+from bench import backends
+from bench.measure import limits, machine, memory, timing
+from bench.measure.cost import Cost, layer_cost
 
 
 class Fake:
@@ -180,6 +181,9 @@ def test_the_operations_of_a_scan_by_hand():
     assert step.flops == cost.flops / 7
     train = layer_cost(layer, "train", batch=5, length=7, params=11, itemsize=4)
     assert train.flops == 3 * cost.flops + 12 * 11
+    assert cost.products == 5 * 7 * (4 * 2 * 3 + 4 * 2 * 3)  # in the dtype of u; all else is in that of the states
+    assert (step.products, train.products) == (0, 3 * cost.products)
+    assert layer_cost(bench.layer("s4d", d_model=2).layer, "train", 5, 7, 11, 4).products == 0
 
 
 @pytest.mark.parametrize("model", ["lru", "rotrnn", "s5", "s4d", "lru[bidirectional=true]"])
@@ -200,7 +204,7 @@ def test_a_layer_says_itself_what_it_costs_and_one_that_does_not_is_unknown():
         def cost(self, mode, batch, length, itemsize):
             return batch * length, 2.0, 3.0
 
-    assert layer_cost(Own(), "forward", 2, 8, 0, 4).flops == 16
+    assert layer_cost(Own(), "forward", 2, 8, 0, 4) == Cost(16, 16, 2, 3)
     assert layer_cost(object(), "forward", 2, 8, 0, 4) is None
 
 
@@ -217,3 +221,55 @@ def test_the_machine_tells_what_others_do():
     facts = machine.Watch("cpu").report()
     assert set(facts) == {"load_1m", "steal", "other", "clock_mhz", "throttled"}
     assert facts["other"] is None or 0 <= facts["other"] <= 1
+
+
+RATES = {"float32 256": 90.0, "float32 1024": 80.0, "bfloat16 256": 2.0, "copy": 10.0, "copy of 65536": 50.0}
+
+
+@pytest.fixture
+def rates(monkeypatch):
+    """A machine of known rates, which also tells what was timed."""
+
+    class Package:
+        @staticmethod
+        def matrix_product(dtype, device, n):
+            return f"{dtype} {n}", 1.0
+
+        @staticmethod
+        def memory_copy(device, size):
+            return "copy" if size == limits.COPIED["cpu"] else f"copy of {size}", 1.0
+
+    timed = []
+    table = dict(RATES)
+    monkeypatch.setattr(backends, "load", lambda name: Package)
+    monkeypatch.setattr(limits, "_rate", lambda work: timed.append(work[0]) or table[work[0]])
+    cached = (limits.of, limits._products, limits._copies)
+    for function in cached:
+        function.cache_clear()
+    yield table, timed
+    for function in cached:
+        function.cache_clear()
+
+
+def test_a_narrow_dtype_that_is_slow_in_products_is_limited_by_the_wide_one(rates):
+    """bfloat16 in software: what nobody would wait for is not timed, and float32 is what can be reached."""
+    _, timed = rates
+    assert limits.of("torch", "bfloat16", "cpu") == limits.Limits(products=90.0, others=90.0, bandwidth=10.0)
+    assert "bfloat16 1024" not in timed
+    assert limits.of("torch", "float32", "cpu") == limits.of("torch", "bfloat16", "cpu")
+
+
+def test_a_narrow_dtype_that_is_fast_is_the_limit_of_products_alone(rates):
+    table, _ = rates
+    table |= {"bfloat16 256": 100.0, "bfloat16 1024": 400.0}
+    assert limits.of("torch", "bfloat16", "cpu") == limits.Limits(products=400.0, others=90.0, bandwidth=10.0)
+    cost = Cost(flops=1000.0, products=800.0, moved=20.0, held=1e12)
+    assert limits.least_seconds(cost, "torch", "bfloat16", "cpu") == pytest.approx(800 / 400 + 200 / 90)
+
+
+def test_traffic_that_fits_into_a_cache_is_limited_by_the_cache(rates):
+    _, timed = rates
+    small, large = (Cost(flops=0.0, products=0.0, moved=moved, held=moved) for moved in (1000.0, 1e12))
+    assert limits.least_seconds(small, "torch", "float32", "cpu") == pytest.approx(1000 / 50)
+    assert limits.least_seconds(large, "torch", "float32", "cpu") == pytest.approx(1e12 / 10)
+    assert timed.count("copy") == 1

@@ -16,6 +16,7 @@ from bench import store
 from bench.plan import Request, cells
 from bench.report import overview, terminal
 from bench.report.blocks import Note, Table
+from bench.report.cells import told_apart
 from bench.report.statistics import sparkline, spread, wilson
 from suites.stability.report import blocks
 
@@ -159,8 +160,7 @@ def test_failures_come_first_and_the_worst_of_them_first():
     first, *others = overview.report(frame(*tables), [])
     assert first.title == "Not ok: 7 of 8 cells"
     rows = pd.DataFrame(first.rows, columns=first.columns)
-    assert rows["status"].tolist()[:5] == ["error", "crashed", "oom", "timeout", "missing"]
-    assert set(rows["status"].tolist()[5:]) == {"diverged", "interrupted"}
+    assert rows["status"].tolist() == ["error", "crashed", "oom", "timeout", "missing", "interrupted", "diverged"]
     assert rows["reason"].tolist()[0] == "of error"
     assert rows["cell"].tolist()[0] == lru[7].id
     assert "Cells: 1 ok, 1 diverged" in others[-1].text
@@ -171,6 +171,49 @@ def test_of_many_failures_some_are_shown_and_the_others_counted():
     first, *_ = overview.report(frame(*[failed(cell, "error") for cell in lru]), [])
     assert len(first.rows) == overview.FAILURES_SHOWN
     assert first.notes == ["and 10 more error"]
+
+
+def test_harmless_cells_come_last_and_the_list_shows_what_tells_cells_apart():
+    asked = {"length": [64, 256], "mode": ["forward", "decode"], "d_model": 8}
+    planned = cells(Request.parse(suite="throughput", models="lru", set=asked), "cpu", "quick")
+    ended = ["unconverged", "unsupported", "interrupted", "timeout"]
+    (first,) = overview.failures(frame(*[failed(cell, s) for cell, s in zip(planned, ended, strict=True)]))
+    assert first.columns == ["status", "suite", "model", "backend", "length", "mode", "reason", "cell"]
+    assert [row[0] for row in first.rows] == ["timeout", "interrupted", "unsupported", "unconverged"]
+    assert first.rows[0][4:6] == [str(planned[3].factors["length"]), planned[3].factors["mode"]]
+    assert first.numeric == ["length"]
+
+
+def test_what_tells_cells_apart_is_what_varies_within_their_suite():
+    both = [
+        cell.columns()
+        for request in (
+            Request.parse(suite="throughput", models="lru", backends="torch,jax", seeds="0", set={"length": [64, 256]}),
+            Request.parse(suite="stability", models="lru", seeds="0-1", depths="2", tasks="digits"),
+        )
+        for cell in cells(request, "cpu", "quick")
+    ]
+    found = told_apart(both)
+    assert {tuple(one) for one in found} == {("backend", "seed", "length", "mode")}  # jax alone is compiled always
+    assert found[-1] == {"backend": "torch", "seed": "1", "length": "-", "mode": "-"}
+    assert told_apart(both[:1]) == [{}]
+
+
+def test_cells_that_the_oracle_contradicts_are_named_with_what_tells_them_apart():
+    planned = cells(Request.parse(suite="throughput", models="lru", set={"length": [64, 256], "mode": "train"}), "cpu",
+                    "quick")  # fmt: skip
+
+    def timed(cell, verified):
+        return store.table(cell.columns() | {"status": "ok"}, [{"metric": "x", "value": 1.0, "verified": verified}])
+
+    left, (note,) = overview._verified(frame(timed(planned[0], False), timed(planned[1], True)))
+    assert set(left["cell_id"]) == {planned[1].id}
+    assert note.text == (
+        "1 cell is left out of the tables, because its layer was not shown to agree with the oracle: "
+        "lru (torch, float32, length 64). `--unverified` shows it."
+    )
+    _, (note,) = overview._verified(frame(*[timed(cell, False) for cell in planned]))
+    assert note.text.startswith("2 cells are left out of the tables, because their layers were not shown to agree")
 
 
 def test_the_reason_of_a_failure_is_the_line_that_says_what_happened():
@@ -190,7 +233,9 @@ def test_an_interrupted_cell_is_shown(tmp_path):
     (tmp_path / "run" / "run.json").write_text(json.dumps(plan))
     found = overview.report(store.read_results(tmp_path / "run"), [tmp_path / "run"])
     assert found[0].title == "Not ok: 1 of 2 cells"
-    assert [*found[0].rows[0][:3], found[0].rows[0][7]] == ["interrupted", "stability", "lru", "no result file"]
+    shown = dict(zip(found[0].columns, found[0].rows[0], strict=True))
+    assert shown == {"status": "interrupted", "suite": "stability", "model": "lru", "backend": "torch", "seed": "1",
+                     "reason": "no result file", "cell": lru[1].id}  # fmt: skip
     assert table(found, "Stability of the hidden state")["ok"].tolist() == ["1/2"]
 
 

@@ -9,15 +9,16 @@ import pandas as pd
 import pytest
 
 import bench
-from bench import plan
+from bench import plan, store
 from bench.contract import View
 from bench.matching import count
 from bench.measure.cost import layer_cost
+from bench.measure.memory import RESOLVED
 from bench.measure.workload import Workload
 from bench.options import parse_name
 from bench.report import overview
 from bench.report.blocks import Note, Table
-from suites.memory.suite import Memory, disagreement
+from suites.memory.suite import Memory, disagreement, unresolved
 from suites.throughput.report import blocks
 from suites.throughput.suite import Throughput
 
@@ -50,7 +51,7 @@ def timed_in_jax(tmp_path_factory) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def held(tmp_path_factory) -> pd.DataFrame:
-    asked = {"batch": 4, "d_model": 64, "length": [1024, 4096], "mode": "forward"}
+    asked = {"batch": 4, "d_model": 64, "length": [4096, 8192], "mode": "forward"}
     return run(tmp_path_factory, suite="memory", models="lru", backends="torch,jax", set=asked)
 
 
@@ -181,6 +182,62 @@ def test_memory_that_was_never_measured_is_null_and_not_0(held):
     assert "jax, allocator: not measured, jax has no allocator statistics on this device." in notes
 
 
+def weighed(peaks: dict[tuple[str, int], dict[str, float | None]]) -> pd.DataFrame:
+    """Rows of memory cells, {(backend, length): {metric: bytes or None}}."""
+    import pyarrow as pa
+
+    backends, lengths = (list(dict.fromkeys(values)) for values in zip(*peaks, strict=True))
+    asked = {"mode": "train", "batch": 2, "d_model": 16, "length": lengths}
+    request = plan.Request.parse(suite="memory", models="lru", backends=backends, set=asked)
+    tables = []
+    for cell in plan.cells(request, "cpu", "quick"):
+        found = peaks[cell.backend, cell.factors["length"]]
+        best = found["peak_allocator"] or found["peak_system"]
+        resolved = found["peak_allocator"] or found["peak_system"] >= RESOLVED
+        found = found | {"bytes_per_token": best / 10 if resolved else None}
+        rows = [
+            {"metric": name, "value": value, "message": unresolved(1) if value is None else None}
+            for name, value in found.items()
+        ]
+        columns = {"status": "ok", "batch": 2, "mode": "train", "length": cell.factors["length"], "state_reals": 8}
+        tables.append(store.table(cell.columns() | columns, rows))
+    return pa.concat_tables(tables).to_pandas(types_mapper=store._nullable)
+
+
+def test_memory_that_the_system_does_not_resolve_is_compared_with_nothing_and_the_report_says_so():
+    below, above = 6 * 2.0**20, 16 * 2.0**20
+    peaks = {("torch", n): {"peak_system": below, "peak_allocator": 1000.0 * n} for n in (64, 256, 1024)}
+    peaks |= {
+        ("jax", n): {"peak_system": size, "peak_allocator": None, "predicted_compiler": 3e5}
+        for n, size in ((64, below), (256, above), (1024, 2 * above))
+    }
+    found = Memory().report(weighed(peaks), View())
+    table, growth = (block for block in found if isinstance(block, Table))
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    differs = {(row["backend"], row["length"]): row["differs"] for row in rows}
+    assert differs["jax", "64"] == "below 8 MiB: not compared"
+    assert differs["jax", "256"] == differs["torch", "64"] == "-"
+    assert any(note.startswith("below 8 MiB: not compared: there is no allocator's figure") for note in table.notes)
+    notes = [block.text for block in found if isinstance(block, Note)]
+    assert (
+        "jax, bytes a token: not measured in 1 of 3 cells, there is no allocator's figure, and the system's is below "
+        "the 8 MiB it resolves." in notes
+    )
+    rows = {row[growth.columns.index("backend")]: dict(zip(growth.columns, row, strict=True)) for row in growth.rows}
+    assert (rows["torch"]["figure"], rows["torch"]["exponent"]) == ("allocator", "1.00")
+    assert (rows["jax"]["figure"], rows["jax"]["from - to"], rows["jax"]["exponent"]) == (
+        "system", "256 - 1,024", "0.50",
+    )  # fmt: skip
+    assert "Left out, no allocator's figure, and the system's is below 8 MiB: lru jax train length 64." in growth.notes
+    small = weighed({key: value for key, value in peaks.items() if key[0] == "jax" and key[1] == 64})
+    small_too = weighed({("jax", n): {"peak_system": below, "peak_allocator": None} for n in (64, 256)})
+    assert not any(
+        "How memory grows" in block.text for block in Memory().report(small, View()) if isinstance(block, Note)
+    )
+    (note,) = [b.text for b in Memory().report(small_too, View()) if isinstance(b, Note) and "How memory" in b.text]
+    assert note.startswith("How memory grows: nothing to take it from, no allocator's figure")
+
+
 def test_figures_that_disagree_say_so():
     assert disagreement(119.0, 100.0) == ""
     assert disagreement(121.0, 100.0) == "1.21 x the measured peak"
@@ -191,7 +248,7 @@ def test_the_report_of_memory_says_how_it_grows(held):
     tables = {block.title.split(" (")[0]: block for block in Memory().report(held, View()) if isinstance(block, Table)}
     growth = tables["How memory grows"]
     exponents = [float(row[growth.columns.index("exponent")]) for row in growth.rows]
-    assert len(exponents) == 2
+    assert [row[growth.columns.index("figure")] for row in growth.rows] == ["allocator", "system"]  # torch, jax
     assert all(0.7 < value < 1.15 for value in exponents), exponents
 
 
@@ -384,3 +441,107 @@ def test_the_model_of_memory_counts_layers_once_where_one_is_alive_at_a_time():
         layer_cost(layer, "forward", 2, 100, params, 8).moved
         == 2 * layer_cost(layer, "forward", 2, 100, params, 4).moved
     )
+
+
+# Tables of times that are given: {(model, backend, length): samples of each process}.
+
+
+def given(times, status="ok", **factors) -> pd.DataFrame:
+    import pyarrow as pa
+
+    models, backends, lengths = (list(dict.fromkeys(values)) for values in zip(*times, strict=True))
+    asked = {"mode": "forward", "batch": 2, "d_model": 8} | factors | {"length": lengths}
+    request = plan.Request.parse(suite="throughput", models=models, backends=backends, set=asked)
+    tables = []
+    for cell in plan.cells(request, "cpu", "quick"):
+        processes = times.get((cell.model, cell.backend, cell.factors["length"]), ())
+        rows = [
+            {"metric": "time", "value": value, "unit": "s", "process": process, "sample": sample}
+            for process, values in enumerate(processes)
+            for sample, value in enumerate(values)
+        ]
+        for process, values in enumerate(processes):
+            more = {
+                "tokens_per_s": 2 / np.median(values),
+                "limit_time": 1e-3,
+                "limit_fraction": 1e-3 / np.median(values),
+            }
+            rows += [{"metric": name, "value": value, "process": process} for name, value in more.items()]
+        columns = cell.columns() | {"status": status if processes else "missing", "state_reals": 8, "batch": 2}
+        columns |= {"mode": cell.factors["mode"], "length": cell.factors["length"], "kernel": "k"}
+        tables.append(store.table(columns, rows))
+    return pa.concat_tables(tables).to_pandas(types_mapper=store._nullable)
+
+
+def shown(results, title) -> tuple[list[dict], list[str]]:
+    """The rows and notes of a table."""
+    (found,) = [b for b in blocks(results, View()) if isinstance(b, Table) and b.title.startswith(title)]
+    return [dict(zip(found.columns, row, strict=True)) for row in found.rows], list(found.notes)
+
+
+def steady(seconds: float, spread: float = 0.01) -> list[list[float]]:
+    """Three processes that agree but for `spread`, relative."""
+    return [[seconds * (1 + spread * i)] * 8 for i in (-1, 0, 1)]
+
+
+def test_rates_and_limits_come_from_the_time_that_is_shown():
+    """One process took 0.2 ms a step and one 31.2: the median is 15.7 ms, a mean of rates 5,032 a second."""
+    ((row,), notes) = shown(given({("lru", "torch", 16): [[2e-4] * 6, [3.12e-2] * 6]}, mode="decode"), "Time")
+    assert row["time [ms]"] == "15.7"
+    assert row["thousand tokens/s"] == "0.127"  # a batch of 2 in 15.7 ms
+    assert row["of limit"] == "6%"  # 1 ms
+    assert any("tokens/s: from that time" in note for note in notes)
+    ((row,), _) = shown(given({("lru", "torch", 16): [[1e-2] * 6]}), "Time")
+    assert row["thousand tokens/s"] == "3.20"  # 2 sequences of 16 steps
+
+
+def test_a_speed_without_a_baseline_has_its_reason():
+    times = {("lru", "torch", 16): steady(1.0), ("s4d", "torch", 16): steady(2.0), ("s4d", "jax", 16): steady(2.0)}
+    rows, notes = shown(given(times), "Time")
+    assert {(row["model"], row["backend"]): row["speed"] for row in rows if row["time [s]"] != "-"}["s4d", "jax"] == "-"
+    assert "speed: - where there is no time of lru to compare with: jax length 16." in notes
+    _, notes = shown(given({("lru", "torch", 16): steady(1.0), ("s4d", "torch", 16): steady(2.0)}), "Time")
+    assert not any(note.startswith("speed: -") for note in notes)
+
+
+def test_an_exponent_has_the_interval_of_its_times():
+    lengths, power = (16, 64, 256), 1.5
+    exact = given({("lru", "torch", n): steady(1e-6 * n**power, 0.0) for n in lengths})
+    ((row,), notes) = shown(exact, "Exponent")
+    assert (row["exponent"], row["95 % interval"]) == ("1.50", "[1.50, 1.50]")
+    assert row["between neighbours"] == "1.50 [1.50, 1.50], 1.50 [1.50, 1.50]"
+    assert not any(note.startswith("*") for note in notes)
+    wide = given({("lru", "torch", n): steady(1e-6 * n**power, 0.5) for n in lengths[:2]}, status="unconverged")
+    ((row,), notes) = shown(wide, "Exponent")
+    low, high = map(float, row["95 % interval"].strip("[]").split(", "))
+    # medians of three of three processes reach from half to one and a half of the time: log 3 / log 4 each way
+    assert low == pytest.approx(power - np.log(3) / np.log(4), abs=0.01)
+    assert high == pytest.approx(power + np.log(3) / np.log(4), abs=0.01)
+    assert row["exponent"] == "1.50 *"
+    assert any(note.startswith("*") for note in notes)
+
+
+def test_models_break_even_only_where_that_is_resolved():
+    def at(spreads, faster=(2.0, 0.5, 0.25), **more):
+        """lru takes 1 s at 4, 16, 64, s4d 1 / faster."""
+        lengths = (4, 16, 64)[: len(faster)]
+        times = {("lru", "torch", n): steady(1.0, 0.001) for n in lengths}
+        times |= {
+            ("s4d", "torch", n): steady(1 / speed, spread)
+            for n, speed, spread in zip(lengths, faster, spreads, strict=True)
+        }
+        ((row,), _) = shown(given(times, **more), "Lengths at which")
+        return row["length"], row["faster below"], row["faster above"]
+
+    sure, doubtful = 0.01, 0.9
+    # log-log midpoint of 4 and 16, as s4d is as much faster here as it is slower there
+    assert at([sure] * 3) == ("8", "s4d", "lru")
+    assert at([sure, doubtful, sure]) == ("between 4 and 64 (not resolved at 16)", "s4d", "lru")
+    assert at([doubtful] * 3, (1.1, 0.9, 0.9)) == ("not resolved", "not resolved", "not resolved")
+    assert at([doubtful, sure, sure], (1.1, 0.5, 0.25)) == (
+        "not resolved at 4; else lru is faster",
+        "not resolved",
+        "lru",
+    )
+    assert at([sure] * 3, (2.0, 4.0, 8.0)) == ("none: s4d is faster throughout", "s4d", "s4d")
+    assert at([sure] * 3, status="unconverged")[0] == "8 *"

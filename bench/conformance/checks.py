@@ -201,34 +201,56 @@ def _dtype(subject: Subject) -> Outcome:
 
 @_named("determinism")
 def _determinism(subject: Subject) -> Outcome:
-    length = subject.problem.middle
+    """Two fresh modules, and one that saw another input in between: it must keep nothing."""
+    problem, length = subject.problem, subject.problem.middle
+    u = problem.input(length)
     first = subject.gradients(length) | {"y": subject.output(length)}
-    again = subject.gradient(subject.params, length) | {"y": subject.apply(subject.problem.input(length))}
+    again = subject.gradient(subject.params, length) | {"y": subject.apply(u)}
     differences = {name: float(np.max(np.abs(again[name] - value))) for name, value in first.items()}
+    other = problem.draw(*u.shape, purpose="another u")
+    before, _, after = subject.backend.apply_in_turn(subject.layer, subject.params, [u, other, u], **subject.how)
+    differences["y of one module, after another input"] = float(np.max(np.abs(after - before)))
     return _worst(differences, 0.0)
+
+
+EACH_STEP = 33
+"""Up to this length causality is asked at every t."""
+
+DRAWN_STEPS = 16
+"""Beyond, at so many t that are drawn, and at the first and the last."""
 
 
 @_named("causality")
 def _causality(subject: Subject) -> Outcome:
-    problem, length = subject.problem, subject.problem.middle
+    """y before t must not see u from t on: at each t of a short length, at some of a longer one."""
+    problem, longest = subject.problem, subject.problem.middle
     if isinstance(problem.layer, DiagonalLayer) and problem.layer.has_reverse:
         raise NotAsked("a bidirectional layer sees later inputs")
-    if length < 3:
+    if longest < 3:
         raise NotAsked("no length of 3 or more")
-    u, y = problem.input(length), subject.output(length)
-    other = problem.draw(*u.shape, purpose="another u")
-    inside = int(generator(0, "conformance", "t").integers(2, length - 1)) if length > 3 else 2
+    short = min(longest, EACH_STEP)
+    steps = {short: list(range(1, short))}
+    if longest > short:
+        drawn = generator(0, "conformance", "t").integers(2, longest - 1, DRAWN_STEPS)
+        steps[longest] = sorted({1, *map(int, drawn), longest - 1})
     worst = Outcome(0.0, ROUNDING[subject.dtype])
-    for t in (1, inside, length - 1):
-        # in one example alone: what passes from one to another is a fault of batches
-        moved = np.stack([np.concatenate([u[0, :t], other[0, t:]]), u[1]])
-        error = _over_time(subject.apply(moved)[:1, :t], y[:1, :t])
-        if not error.max() <= worst.measured:
-            what = (
-                f"y changes from t = {_first(error, worst.limit)} on" if not error.max() <= worst.limit else "rounding"
-            )
-            worst = Outcome(float(error.max()), worst.limit, f"{what} when u changes from t = {t} on")
+    for length, places in steps.items():
+        u, y = problem.input(length), subject.output(length)
+        other = problem.draw(*u.shape, purpose="another u")
+        for t in places:
+            # in one example alone: what passes from one to another is a fault of batches
+            moved = np.stack([np.concatenate([u[0, :t], other[0, t:]]), u[1]])
+            error = _over_time(subject.apply(moved)[:1, :t], y[:1, :t])
+            if not error.max() <= worst.measured:
+                seen = not error.max() <= worst.limit
+                what = f"y changes from t = {_first(error, worst.limit)} on" if seen else "rounding"
+                where = f"{what} when u changes from t = {t} on, length {length}"
+                worst = Outcome(float(error.max()), worst.limit, where)
     return worst
+
+
+LARGE = (5, 40)
+"""Batches that are compared, at a short length, with the same examples in pairs; pairs are compared with one alone."""
 
 
 @_named("batch invariance")
@@ -242,6 +264,13 @@ def _batch(subject: Subject) -> Outcome:
     errors["example 0 beside another one"] = output_error(changed[0], together[0])
     swapped = subject.apply(u[::-1])
     errors["examples in another order"] = output_error(swapped[::-1], together)
+    short = max((n for n in problem.lengths if n <= 5), default=min(5, length))
+    u = problem.input(short, batch=LARGE[-1])
+    pairs, *larger = (
+        np.concatenate([subject.apply(u[i : i + size]) for i in range(0, len(u), size)]) for size in (2, *LARGE)
+    )
+    for size, y in zip(LARGE, larger, strict=True):
+        errors[f"examples of a batch of {size} in pairs"] = output_error(y, pairs)
     return _worst(errors, ROUNDING[subject.dtype])
 
 

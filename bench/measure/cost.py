@@ -13,12 +13,17 @@ Mode = Literal["forward", "train", "decode"]
 ITEMSIZE = {"float32": 4, "tf32": 4, "float64": 8, "bfloat16": 2}
 """Bytes of a number of u and y."""
 
+WIDE = {"bfloat16": "float32", "tf32": "float32"}
+"""What parameters, systems and states are held in where it is not the dtype of u and y."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Of one call: `flops`; `moved`, bytes that must cross the memory bus; `held`, bytes alive at the worst moment."""
+    """Of one call: `flops`, and `products`, those of them that are in the dtype of u and y, all others being in that of
+    the states; `moved`, bytes that must cross the memory bus; `held`, bytes alive at the worst moment."""
 
     flops: float
+    products: float
     moved: float
     held: float
 
@@ -28,18 +33,21 @@ def layer_cost(
 ) -> Cost | None:
     """The cost of `depth` layers one after another; None if it is not known.
 
-    A layer may have a `cost(mode, batch, length, itemsize)` of its own, which is taken `depth` times.
+    A layer may have a `cost(mode, batch, length, itemsize)` of its own, (flops, moved, held), which is taken `depth`
+    times; its flops count as in the dtype of u and y.
 
     A recurrence over n complex states costs, a token: 4 h n for B u, 8 n for the step, 4 h n for C x, 2 h for D u. S4D
     (one system a channel) by FFT of size 2 L: three transforms of 2.5 N log2 N a channel, 6 a frequency, and its kernel
-    8 n L. A backward pass takes twice the forward's operations, AdamW 12 a parameter.
+    8 n L. A backward pass takes twice the forward's operations, AdamW 12 a parameter. In the dtype of u and y are the
+    products with B and C of a whole sequence, and nothing else: not a step of decoding, not an FFT.
 
     What must move: u and y, parameters, and for training their gradients and moments, the cotangents, and the states
     once written and once read. What is held: all parameters with their gradients and moments; in a forward pass one
     layer's u, y and states; for training every layer's u and states, and one layer's cotangents of both.
     """
     if own := getattr(layer, "cost", None):
-        return Cost(*(depth * amount for amount in own(mode, batch, length, itemsize)))
+        operations, *others = (depth * amount for amount in own(mode, batch, length, itemsize))
+        return Cost(operations, operations, *others)
     if not isinstance(layer, DiagonalLayer):
         return None
     h, n = layer.d_model, layer.state_shape[-1]
@@ -49,8 +57,10 @@ def layer_cost(
     states = tokens * layer.state_reals * wide
     signal = tokens * h * itemsize
     flops: float
+    products = 0.0
     weights = params * wide
     if len(layer.state_shape) == 1:
+        products = 0.0 if mode == "decode" else ways * tokens * (4 * h * n + 4 * h * n)
         flops = ways * tokens * (4 * h * n + 8 * n + 4 * h * n) + 2 * h * tokens
     elif mode == "decode":
         flops = tokens * h * (14 * n + 2)
@@ -61,11 +71,13 @@ def layer_cost(
         states = h * size * wide * (batch + 1) * ways  # spectra, in the place of states
     if mode == "decode":
         moved = weights + 2 * signal + 2 * states
-        return Cost(depth * flops, depth * moved, depth * (weights + 2 * states) + 2 * signal)
+        return Cost(depth * flops, depth * products, depth * moved, depth * (weights + 2 * states) + 2 * signal)
     if mode == "forward":
-        return Cost(depth * flops, depth * (weights + 2 * signal), depth * weights + 2 * signal + states)
+        held = depth * weights + 2 * signal + states
+        return Cost(depth * flops, depth * products, depth * (weights + 2 * signal), held)
     return Cost(
         depth * (3 * flops + 12 * params),
+        depth * 3 * products,
         depth * (7 * weights + 4 * signal + 2 * states),
         depth * (4 * weights + signal + states) + 3 * signal + states,
     )

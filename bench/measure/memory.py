@@ -13,6 +13,9 @@ from pathlib import Path
 
 STATUS = Path("/proc/self/status")
 
+RESOLVED = 8 * 2**20
+"""Bytes below which the system's figure is mostly what a first call brings with it: threads, code, small tables."""
+
 
 class Unmeasurable(Exception):
     """Raised where this system does not tell; the text says what is missing."""

@@ -1,9 +1,9 @@
-"""Cells that differ by their seed alone, as the suites' tables group them."""
+"""Which cells a table shows as one (they differ by their seed alone), and what tells cells apart."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +12,31 @@ import pandas as pd
 GROUP = ["task", "device", "dtype", "backend", "compiled", "model", "options", "d_model", "factors", "depth"]
 SHOWN = ("task", "backend", "device", "dtype", "d_model")
 """Columns that are shown beside the model where they vary; where not, in the title."""
+
+APART = ("backend", "device", "dtype", "compiled", "task", "depth", "d_model", "seed")
+"""Columns that tell cells of a suite apart, beside the model and the suite's own factors."""
+
+
+def told_apart(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """For each cell, given by the store's columns, the names and values of what varies within its suite, or any other.
+
+    All have the same names, in one order: those of `APART`, then factors. What a cell has not is a dash.
+    """
+    parsed = {text: json.loads(text) for cell in cells if isinstance(text := cell.get("factors"), str)}
+    whole = [dict(cell) | parsed.get(str(cell.get("factors")), {}) for cell in cells]
+    factors = sorted({name for found in parsed.values() for name in found} - set(APART))
+    values: dict[tuple, set[str]] = {}
+    for cell in whole:
+        for name in (*APART, *factors):
+            among = (cell.get("suite"), cell.get("backend") if name == "compiled" else None, name)  # jax always is
+            values.setdefault(among, set()).add(_text(cell.get(name)))
+    varying = {name for (_, _, name), found in values.items() if len(found) > 1}
+    names = [name for name in (*APART, *factors) if name in varying]
+    return [{name: _text(cell.get(name)) for name in names} for cell in whole]
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None or pd.isna(value) else str(value)
 
 
 class Cells:

@@ -11,8 +11,13 @@ import pandas as pd
 from bench import registry, store
 from bench.contract import View
 from bench.report.blocks import Block, Note, Table
+from bench.report.cells import told_apart
 
 FAILURES_SHOWN = 20
+WORST_FIRST = (
+    "error", "crashed", "oom", "timeout", "compile_failed", "missing", "interrupted", "diverged", "unsupported",
+    "unconverged",
+)  # fmt: skip
 WIDE_SHOWN = 3
 """So many unconverged cells have a line: they have their numbers, and a mark in their suite's tables."""
 
@@ -45,16 +50,26 @@ def report(
 
 def _verified(results: pd.DataFrame) -> tuple[pd.DataFrame, list[Block]]:
     """The rows of all cells but those of which one is marked as not verified, and a note that names these."""
-    bad = results.loc[(results["verified"] == False).fillna(False), "cell_id"].unique()  # noqa: E712
-    if not len(bad):
+    bad = set(results.loc[(results["verified"] == False).fillna(False), "cell_id"])  # noqa: E712
+    if not bad:
         return results, []
-    cells = results[results["cell_id"].isin(bad)].drop_duplicates("cell_id")
-    names = ", ".join(sorted({f"{row.model} ({row.backend}, {row.dtype})" for row in cells.itertuples()}))
+    cells = results.drop_duplicates("cell_id")
+    names = []
+    for row, apart in zip(cells.itertuples(), told_apart(cells.to_dict("records")), strict=True):
+        if row.cell_id in bad:
+            more = [f"{name} {value}" for name, value in apart.items() if name not in ("backend", "dtype")]
+            names.append(f"{row.model} ({', '.join(map(str, [row.backend, row.dtype, *more]))})")
+    names = sorted(set(names))
+    others = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    count, whose = ("1 cell is", "its layer was") if len(bad) == 1 else (f"{len(bad)} cells are", "their layers were")
     text = (
-        f"{len(bad)} cells are left out of the tables, because their layer was not shown to agree with the oracle: "
-        f"{names}. `--unverified` shows them."
+        f"{count} left out of the tables, because {whose} not shown to agree with the oracle: "
+        f"{', '.join(names[:NAMES_SHOWN])}{others}. `--unverified` shows {'it' if len(bad) == 1 else 'them'}."
     )
     return results[~results["cell_id"].isin(bad)], [Note(text, warning=True)]
+
+
+NAMES_SHOWN = 10
 
 
 def matches(rows: pd.DataFrame) -> list[str]:
@@ -89,26 +104,29 @@ def failures(results: pd.DataFrame) -> list[Block]:
     bad = cells[cells["status"] != "ok"]
     if bad.empty:
         return []
-    order = {status: i for i, status in enumerate(("error", "crashed", "oom", "timeout", "compile_failed", "missing"))}
-    bad = bad.sort_values("status", key=lambda column: column.map(lambda s: order.get(s, len(order))), kind="stable")
+    order = {status: i for i, status in enumerate(WORST_FIRST)}
+    bad = bad.sort_values("status", key=lambda column: column.map(lambda s: order.get(s, 0)), kind="stable")
     wide = bad["status"] == "unconverged"
     shown = bad[~wide | (wide.cumsum() <= WIDE_SHOWN)].head(FAILURES_SHOWN)
     left = bad.drop(shown.index)["status"].value_counts()
     more = ", ".join(f"{n} more {status}" for status, n in left.items())
+    apart = dict(zip(cells["cell_id"], told_apart(cells.to_dict("records")), strict=True))
+    said = [apart[id_] for id_ in shown["cell_id"]]
+    names = [name for name in said[0] if name != "backend" and any(one[name] != "-" for one in said)]
     rows = [
         [
-            row.status, row.suite, row.model, row.backend, row.task if isinstance(row.task, str) else "-",
-            str(row.depth), str(row.seed), last_line(row.message), row.cell_id,
+            row.status, row.suite, row.model, row.backend, *(apart[row.cell_id][name] for name in names),
+            last_line(row.message), row.cell_id,
         ]
         for row in shown.itertuples()
     ]  # fmt: skip
     return [
         Table(
             title=f"Not ok: {len(bad)} of {len(cells)} cells",
-            columns=["status", "suite", "model", "backend", "task", "depth", "seed", "reason", "cell"],
+            columns=["status", "suite", "model", "backend", *names, "reason", "cell"],
             rows=rows,
             notes=[*([f"and {more}"] if more else []), *_whole_messages(bad)],
-            numeric=["depth", "seed"],
+            numeric=[name for name in names if all(one[name].replace("-", "", 1).isdecimal() for one in said)],
         )
     ]
 

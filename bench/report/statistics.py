@@ -56,6 +56,25 @@ def exponent(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -
     return float(np.polyfit(np.log(np.asarray(x, float)), np.log(np.asarray(y, float)), 1)[0])
 
 
+def exponent_interval(
+    x: Sequence[float] | np.ndarray, resampled: Sequence[np.ndarray], seed: int = 0
+) -> tuple[float, float]:
+    """The 95 % interval of the slope of log y over log x, from resampled y at each x, (resamples,) each; x differ.
+
+    Points are paired anew, so that draws that were made alike count as independent.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = np.log(np.stack([rng.permutation(values) for values in resampled]))
+    return interval(np.polyfit(np.log(np.asarray(x, float)), drawn, 1)[0])
+
+
+def ratio_interval(over: np.ndarray, under: np.ndarray, seed: int = 0) -> tuple[float, float]:
+    """The 95 % interval of a ratio of two resampled positive numbers, on the log scale, paired anew likewise."""
+    rng = np.random.default_rng(seed)
+    low, high = interval(np.log(rng.permutation(over)) - np.log(under))
+    return float(np.exp(low)), float(np.exp(high))
+
+
 def crossings(x: Sequence[float], first: Sequence[float], second: Sequence[float]) -> list[float]:
     """Where two positive curves over x meet, between neighbouring points as straight lines on log-log axes."""
     position = np.log(np.asarray(x, float))

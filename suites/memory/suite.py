@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 DISAGREEMENT = 0.2
 """A relative difference between two figures for the same memory from which on a row says so."""
 
-RESOLVED = 8 * 2**20
-"""Bytes below which the system's figure is mostly what a first call brings with it: threads, code, small tables."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Memory(WorkloadSuite):
@@ -85,13 +82,12 @@ class Memory(WorkloadSuite):
             "predicted_compiler": (predicted, no_prediction),
             "predicted_layer": (model, "no model of what this holds: it is of bare layers that are diagonal"),
         }
-        best = allocator if allocator is not None or (system or 0) < RESOLVED else system
+        best = allocator if allocator is not None or (system or 0) < memory.RESOLVED else system
         for name, (value, lacking) in figures.items():
             message = lacking if value is None else disagreement(value, best)
             cell.record(name, value, "B", message=message or None)
         per_token = None if best is None else best / workload.tokens
-        unresolved = "there is no allocator's figure, and the system's is below what it resolves"
-        cell.record("bytes_per_token", per_token, "B", message=unresolved if per_token is None else None)
+        cell.record("bytes_per_token", per_token, "B", message=unresolved(system) if per_token is None else None)
         cell.record("granularity", memory.granularity(), "B")
 
     @classmethod
@@ -108,6 +104,13 @@ def _run(program: Program) -> None:
     program.place()
     program.launch()
     program.wait()
+
+
+def unresolved(system: int | None) -> str:
+    """Why there is no figure to compare with, where there is no allocator's."""
+    if system is None:
+        return "there is neither an allocator's figure nor the system's"
+    return f"there is no allocator's figure, and the system's is below the {memory.RESOLVED // 2**20} MiB it resolves"
 
 
 def disagreement(value: float, best: float | None) -> str:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from bench.contract import View
+from bench.measure.cost import WIDE
 from bench.options import parse_name
 from bench.report.blocks import Block, Note, Table
 from bench.report.cells import SHOWN, Cells
-from bench.report.statistics import bootstrap_medians, crossings, exponent, interval
+from bench.report.statistics import (
+    bootstrap_medians,
+    crossings,
+    exponent,
+    exponent_interval,
+    interval,
+    ratio_interval,
+)
 from bench.report.units import figure, time_unit
 from bench.store import COMPLETE_STATUSES
 
@@ -55,6 +63,22 @@ class Timed(Cells):
     @property
     def batch(self) -> int | None:
         return self.column("batch")
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Time steps over the batch, over the time that is shown."""
+        steps = 1 if self.key["mode"] == "decode" else self.key["length"]
+        return self.batch * steps / self.seconds if self.batch else None
+
+    @property
+    def of_limit(self) -> float | None:
+        """The least time at the rates of the fastest process over the time that is shown; None where it is unknown."""
+        least = self.values("limit_time")
+        return float(least.min()) / self.seconds if len(least) else None
+
+    @property
+    def mark(self) -> str:
+        return "" if self.converged else " *"
 
     @property
     def peers(self) -> tuple:
@@ -107,21 +131,26 @@ def _speed(groups: list[Timed], baseline: str) -> Table:
         low, high = (value / scale for value in interval(group.resampled))
         medians = group.medians / scale
         spread = [f"{figure(medians.min())} - {figure(medians.max())}" if len(medians) > 1 else "-"] if few else []
-        fraction = group.values("limit_fraction")
+        of_limit = group.of_limit
         rows.append(
             [
                 *start, f"{group.batch:,}", group.column("kernel") or "-",
-                figure(group.seconds / scale) + ("" if group.converged else " *"),
+                figure(group.seconds / scale) + group.mark,
                 f"[{figure(low)}, {figure(high)}]", *spread, str(len(group.processes)),
-                figure(float(np.median(group.values("tokens_per_s"))) / 1e3), _ratio(peers.get(group.peers), group),
-                f"{np.median(fraction):.0%}" if len(fraction) else "-", f"{group.column('state_reals'):,}",
+                figure(None if (rate := group.tokens_per_second) is None else rate / 1e3),
+                _ratio(peers.get(group.peers), group), "-" if of_limit is None else f"{of_limit:.0%}",
+                f"{group.column('state_reals'):,}",
             ]
         )  # fmt: skip
     notes = [
-        f"time: median over processes of their medians; interval: 95 % bootstrap over processes and repeats; speed: "
-        f"against {baseline}, above 1 is faster; of limit: the least time that the layer's own operations and traffic "
-        "would take at the rates reached here, over the time measured."
+        f"time: median over processes of their medians; interval: 95 % bootstrap over processes and repeats; tokens/s: "
+        f"from that time; speed: against {baseline}, above 1 is faster; of limit: the least time that the layer's own "
+        "operations and traffic would take at the best rates reached here, over that time."
     ]
+    if alone := list(dict.fromkeys(_place(group) for group in timed if group.peers not in peers)):
+        more = f" and {len(alone) - PLACES_SHOWN} more" if len(alone) > PLACES_SHOWN else ""
+        places = ", ".join(alone[:PLACES_SHOWN]) + more
+        notes.append(f"speed: - where there is no time of {baseline} to compare with: {places}.")
     if few:
         notes.append(f"Fewer than {MANY_PROCESSES} processes: the range of their medians stands beside the interval.")
     if not all(group.converged for group in timed):
@@ -147,16 +176,25 @@ def _speed(groups: list[Timed], baseline: str) -> Table:
     )
 
 
+PLACES_SHOWN = 6
+
+
+def _place(group: Timed) -> str:
+    """What a cell must share with the one that it is compared with, for a reader."""
+    named = [(name, group.key.get(name)) for name in group.varying] + [("length", f"{group.key['length']:,}")]
+    return " ".join(
+        str(value) if name in ("backend", "device", "dtype") else f"{name} {value}" for name, value in named
+    )
+
+
 def _ratio(baseline: Timed | None, group: Timed) -> str:
     """How many times as fast as the baseline, with the interval of both on the log scale."""
     if baseline is None:
         return "-"
     if baseline is group:
         return "1"
-    ratio = baseline.seconds / group.seconds
-    rng = np.random.default_rng(0)  # the two were resampled with equal draws: pair them anew
-    low, high = interval(np.log(rng.permutation(baseline.resampled)) - np.log(group.resampled))
-    return f"{figure(ratio)} [{figure(float(np.exp(low)))}, {figure(float(np.exp(high)))}]"
+    low, high = ratio_interval(baseline.resampled, group.resampled)
+    return f"{figure(baseline.seconds / group.seconds)} [{figure(low)}, {figure(high)}]"
 
 
 def _curves(timed: list[Timed]) -> Iterable[tuple[tuple, list[Timed]]]:
@@ -179,29 +217,53 @@ def _per_sequence(groups: list[Timed]) -> list[float]:
     return [group.seconds / group.batch for group in groups if group.batch]
 
 
+UNCONVERGED = "*: of a time that is marked so above."
+
+
 def _scaling(timed: list[Timed]) -> list[Block]:
     rows = []
     for key, groups in _curves(timed):
         lengths = [group.key["length"] for group in groups]
-        slope = exponent(lengths, _per_sequence(groups))
-        local = [exponent(lengths[i : i + 2], _per_sequence(groups[i : i + 2])) for i in range(len(lengths) - 1)]
+        slope, span, mark = _slope(groups)
+        neighbours = (_slope(groups[i : i + 2]) for i in range(len(groups) - 1))
+        local = "-" if len(groups) == 2 else ", ".join(f"{x} {of}{starred}" for x, of, starred in neighbours)
         rows.append(
             [
                 *groups[0].label(), groups[0].held_constant,
-                key[0], f"{lengths[0]:,} - {lengths[-1]:,}", f"{slope:.2f}", ", ".join(f"{x:.2f}" for x in local),
+                key[0], f"{lengths[0]:,} - {lengths[-1]:,}", slope + mark, span, local,
             ]
         )  # fmt: skip
     if not rows:
         return []
+    text = (
+        "Slope of log(time / batch) over log(length): 1 is linear, 0 independent of length. Intervals: 95 % bootstrap "
+    )
+    notes = [text + "over processes and repeats, each length by itself."]
     return [
         Table(
             title="Exponent of time over length",
-            columns=["model", *timed[0].varying, "constant", "mode", "lengths", "exponent", "between neighbours"],
+            columns=[
+                "model", *timed[0].varying, "constant", "mode", "lengths", "exponent", "95 % interval",
+                "between neighbours",
+            ],
             rows=rows,
-            notes=["Slope of log(time / batch) over log(length): 1 is linear, 0 independent of length."],
-            numeric=["exponent"],
+            notes=[*notes, UNCONVERGED] if any(" *" in text for row in rows for text in row) else notes,
+            numeric=["exponent", "95 % interval"],
         )
-    ]
+    ]  # fmt: skip
+
+
+def _slope(groups: list[Timed]) -> tuple[str, str, str]:
+    """The exponent over these lengths, its interval, and the mark of a time that did not converge."""
+    lengths = [group.key["length"] for group in groups]
+    low, high = exponent_interval(lengths, [group.resampled / group.batch for group in groups if group.batch])
+    mark = next((group.mark for group in groups if group.mark), "")
+    slope = exponent(lengths, _per_sequence(groups)) or 0.0
+    shown, low, high = (round(x, 2) + 0.0 for x in (slope, low, high))  # never -0.00
+    return f"{shown:.2f}", f"[{low:.2f}, {high:.2f}]", mark
+
+
+UNRESOLVED = "not resolved"
 
 
 def _break_even(timed: list[Timed]) -> list[Block]:
@@ -212,24 +274,56 @@ def _break_even(timed: list[Timed]) -> list[Block]:
             continue
         a, b = ({g.key["length"]: g for g in curves[key]} for key in (first, second))
         lengths = sorted(a.keys() & b.keys())
-        times = [_per_sequence([curve[length] for length in lengths]) for curve in (a, b)]
         if len(lengths) < 2:
             continue
+        pairs = [(a[length], b[length]) for length in lengths]
+        ahead = [_faster(*pair) for pair in pairs]
         where = a[lengths[0]].label()[1:]
-        met = crossings(lengths, *times)
-        ahead = [first[-1] if x < y else second[-1] for x, y in zip(*times, strict=True)]
-        text = ", ".join(f"{x:,.0f}" for x in met) or f"none: {ahead[0]} is faster throughout"
-        rows.append([f"{first[-1]}, {second[-1]}", *where, first[2], first[0], text, ahead[0], ahead[-1]])
+        mark = next((group.mark for pair in pairs for group in pair if group.mark), "")
+        text = _met(lengths, pairs, ahead) + mark
+        ends = (ahead[0] or UNRESOLVED, ahead[-1] or UNRESOLVED)
+        rows.append([f"{first[-1]}, {second[-1]}", *where, first[2], first[0], text, *ends])
     if not rows:
         return []
+    text = "Between the measured lengths, on straight lines through neighbouring times on log-log axes. "
+    notes = [f"{text}{UNRESOLVED}: the 95 % interval of the ratio of times holds 1 at a length that decides."]
     return [
         Table(
             title="Lengths at which models break even",
             columns=["models", *timed[0].varying, "constant", "mode", "length", "faster below", "faster above"],
             rows=rows,
-            notes=["Between the measured lengths, on straight lines through neighbouring times on log-log axes."],
+            notes=[*notes, UNCONVERGED] if any(" *" in text for row in rows for text in row) else notes,
         )
     ]
+
+
+def _faster(one: Timed, other: Timed) -> str | None:
+    """The model that is faster, None where the interval of their ratio holds 1."""
+    low, high = ratio_interval(one.resampled, other.resampled)
+    if low <= 1 <= high:
+        return None
+    return (one if high < 1 else other).key["model"]
+
+
+def _met(lengths: list[int], pairs: list[tuple[Timed, Timed]], ahead: list[str | None]) -> str:
+    """Where the faster one changes from one length at which that is resolved to the next such length."""
+    resolved = [i for i, name in enumerate(ahead) if name is not None]
+    found = []
+    for i, j in pairwise(resolved):
+        if ahead[i] == ahead[j]:
+            continue
+        if j == i + 1:
+            times = [_per_sequence(list(curve)) for curve in zip(*pairs[i : j + 1], strict=True)]
+            found += [f"{x:,.0f}" for x in crossings(lengths[i : j + 1], *times)]
+        else:
+            found.append(f"between {lengths[i]:,} and {lengths[j]:,}")
+    unclear = [f"{length:,}" for length, name in zip(lengths, ahead, strict=True) if name is None]
+    doubt = f"{UNRESOLVED} at {', '.join(unclear)}"
+    if found:
+        return ", ".join(found) + (f" ({doubt})" if unclear else "")
+    if not unclear:
+        return f"none: {ahead[0]} is faster throughout"
+    return f"{doubt}; else {ahead[resolved[0]]} is faster" if resolved else UNRESOLVED
 
 
 def _start(timed: list[Timed]) -> Table:
@@ -296,11 +390,12 @@ def _machine(results: pd.DataFrame) -> list[Block]:
         found.append(Note(text, warning=True))
     reached = results[results["metric"].isin(["limit_flops", "limit_bandwidth"])]
     for (backend, dtype), rows in reached.groupby(["backend", "dtype"]):
-        best = rows.groupby("metric")["value"].median()
+        best = rows.groupby("metric")["value"].max()
+        wide = f" (the faster of {dtype} and {WIDE[dtype]})" if dtype in WIDE else ""
         found.append(
             Note(
-                f"This machine with {backend} in {dtype}: {best['limit_flops'] / 1e9:,.0f} Gflop/s in matrix products, "
-                f"{best['limit_bandwidth'] / 1e9:,.1f} GB/s in copies (median over processes)."
+                f"This machine with {backend} in {dtype}: {best['limit_flops'] / 1e9:,.0f} Gflop/s in matrix products"
+                f"{wide}, {best['limit_bandwidth'] / 1e9:,.1f} GB/s in copies from memory (best of all processes)."
             )
         )
     return found

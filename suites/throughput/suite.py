@@ -156,14 +156,17 @@ class Throughput(WorkloadSuite):
         cost = None
         if self.part == "layer":
             cost = layer_cost(cell.layer, self.mode, self.rows, self.length, count(cell.layer), size, depth)
-        reached = limits.of(cell.cell.backend, cell.cell.dtype, cell.device)
-        record("limit_flops", reached.flops, "1/s")
+        backend, dtype, device = cell.cell.backend, cell.cell.dtype, cell.device
+        reached = limits.of(backend, dtype, device)
+        record("limit_flops", reached.products, "1/s")
+        record("limit_state_flops", reached.others, "1/s")
         record("limit_bandwidth", reached.bandwidth, "B/s")
         why = None if cost else "no model of what this does: it is of bare layers that are diagonal or have a `cost`"
-        shortest = max(cost.flops / reached.flops, cost.moved / reached.bandwidth) if cost else None
+        least = limits.least_seconds(cost, backend, dtype, device) if cost else None
         record("flops", cost.flops if cost else None, "", message=why)
         record("bytes", cost.moved if cost else None, "B", message=why)
-        record("limit_fraction", shortest / seconds if shortest else None, "", message=why)
+        record("limit_time", least, "s", message=why)
+        record("limit_fraction", least / seconds if least is not None else None, "", message=why)
 
     @classmethod
     def selftest(cls) -> Selftest:

@@ -1,4 +1,4 @@
-"""Eight layers, each wrong in one way. What they state, their `system`, is right: what runs in torch is not."""
+"""Eleven layers, each wrong in one way. What they state, their `system`, is right: what runs in torch is not."""
 
 from __future__ import annotations
 
@@ -172,3 +172,51 @@ class NoGroup(LRU):
     def system(self, params, ops):
         found = super().system(params, ops)
         return found._replace(D=params["scale"] * found.D)
+
+
+@bench.register.model("wrong-large-batches")
+@dataclass(frozen=True, kw_only=True)
+class LargeBatches(Own, LRU):
+    """From three examples on each sees the mean of all."""
+
+    d_state: int = 6
+
+    def outputs(self, params, u, lengths):
+        y = super().outputs(params, u, lengths)
+        return y + 0.5 * u.mean(0, keepdim=True) if len(u) > 2 else y
+
+
+@bench.register.model("wrong-one-position")
+@dataclass(frozen=True, kw_only=True)
+class OnePosition(Own, LRU):
+    """y_2, and no other, sees the next input."""
+
+    d_state: int = 6
+
+    def outputs(self, params, u, lengths):
+        y = super().outputs(params, u, lengths)
+        if u.shape[1] < 4:
+            return y
+        return torch.cat([y[:, :2], y[:, 2:3] + 1e-2 * u[:, 3:4], y[:, 3:]], 1)
+
+
+class Keeping(Module):
+    """A module that adds something of its last output to the next one."""
+
+    last: Tensor | float = 0.0
+
+    def forward(self, u: Tensor, lengths: Tensor | None = None) -> Tensor:
+        y = super().forward(u, lengths) + 1e-3 * self.last
+        self.last = y.mean().detach()
+        return y
+
+
+@bench.register.model("wrong-kept-state")
+@dataclass(frozen=True, kw_only=True)
+class KeptState(Own, LRU):
+    """Its first output is right."""
+
+    d_state: int = 6
+
+    def torch_module(self, params):
+        return Keeping(self, params)

@@ -4,6 +4,7 @@ from bench.backends.jax.device import describe, set_process, synchronize
 from bench.backends.jax.layer import (
     apply,
     apply_from,
+    apply_in_turn,
     decode_step,
     decoder,
     gradients,
@@ -23,6 +24,7 @@ __all__ = [
     "Trainer",
     "apply",
     "apply_from",
+    "apply_in_turn",
     "decode_step",
     "decoder",
     "describe",

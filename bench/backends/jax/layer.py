@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from bench.arrays import ArrayLayer, dataclass_of, diagonal_of
 from bench.backends.jax import ops
 from bench.backends.jax.convolution import convolution_kernel, convolve
 from bench.backends.jax.device import PARAMETER_DTYPES, computing, find, get, put
@@ -18,38 +19,44 @@ from bench.backends.jax.scan import Pair, filtered, product, scan
 from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params, require
 
 
-def system(layer: DiagonalLayer, params: Params) -> DiagonalSystem:
+def system(layer: DiagonalLayer | ArrayLayer, params: Params) -> DiagonalSystem:
     """The layer's system, differentiable in params: complex Lambda, B (discretised, normaliser included) and C.
 
+    `layer` is what `bench.layer` returns, or the dataclass.
     `params` are jax, traced or numpy arrays and keep their dtype (float64, as everywhere in jax, where jax_enable_x64
     is on). Matrix products are in full precision whatever the configuration. vmap, checkpoint and second derivatives
     work.
     """
     with jax.default_matmul_precision("highest"):
-        return layer.system({name: jnp.asarray(value) for name, value in params.items()}, ops)
+        return diagonal_of(layer).system({name: jnp.asarray(value) for name, value in params.items()}, ops)
 
 
-def layer_function(layer: DiagonalLayer) -> Callable[[Params, Array], Array]:
+def layer_function(layer: DiagonalLayer | ArrayLayer) -> Callable[[Params, Array], Array]:
     """A traceable function (params, u) -> y, u and y (batch, length, d_model).
 
+    `layer` is what `bench.layer` returns, or the dataclass.
     Arrays keep their dtype, and matrix products are in full precision, as in `system`. Reverse mode to any order, vmap
     and checkpoint work; forward mode is refused.
     """
 
+    diagonal = diagonal_of(layer)
+
     def function(params: Params, u: Array) -> Array:
         with jax.default_matmul_precision("highest"):
-            return outputs(system(layer, params), jnp.asarray(u))
+            return outputs(system(diagonal, params), jnp.asarray(u))
 
     return function
 
 
-def layer_module(layer: Layer, params: Params, dtype: str = "float32") -> nnx.Module:
+def layer_module(layer: Layer | ArrayLayer, params: Params, dtype: str = "float32") -> nnx.Module:
     """The layer as a module called as (u, lengths=None), u (batch, length, d_model); params become nnx.Param.
 
+    `layer` is what `bench.layer` returns, or the dataclass.
     `lengths`, (batch,), are the true lengths: what lies beyond never reaches an earlier output. With dtype "bfloat16"
     parameters, system and states are float32; u, y and the projections are bfloat16. A layer's own `flax_module` goes
     before what is built from its system. Raises `Missing` where there is neither.
     """
+    layer = dataclass_of(layer)
     if hasattr(layer, "flax_module"):
         return layer.flax_module(params)
     if not isinstance(layer, DiagonalLayer):
@@ -74,7 +81,7 @@ class DiagonalModule(nnx.Module):
 
 def outputs(system: DiagonalSystem, u: Array, lengths: Array | None = None) -> Array:
     """y, (batch, length, d_model), from a zero state."""
-    require(u.shape[1] >= 1, "length must be at least 1, not 0")
+    _require_sizes(u)
     if system.Lambda.ndim == 2:
         return _convolved(system, u, lengths)
     y = _filtered(system, system.C, u) + system.D * u
@@ -83,9 +90,15 @@ def outputs(system: DiagonalSystem, u: Array, lengths: Array | None = None) -> A
     return y.astype(u.dtype)
 
 
+def _require_sizes(u: Array) -> None:
+    """ValueError for a u, (batch, length, d_model), that holds nothing."""
+    require(u.shape[0] >= 1, "batch must be at least 1, not 0")
+    require(u.shape[1] >= 1, "length must be at least 1, not 0")
+
+
 def stateful_outputs(system: DiagonalSystem, u: Array, state: Pair | None) -> tuple[Array, Pair]:
     """y, (batch, length, d_model), and the state after the last step, from a state, (batch, *Lambda.shape)."""
-    require(u.shape[1] >= 1, "length must be at least 1, not 0")
+    _require_sizes(u)
     if u.shape[1] == 1:
         y, state = decode_step(system, u[:, 0], state)
         return y[:, None], state
@@ -204,7 +217,7 @@ def _before_end(u: Array, lengths: Array | None) -> Array:
     return jnp.where(inside[..., None], u, 0)
 
 
-def kernel_name(layer: Layer, device: str = "cpu", dtype: str = "float32") -> str:
+def kernel_name(layer: Layer | ArrayLayer, device: str = "cpu", dtype: str = "float32") -> str:
     """The algorithm that the module runs on a device; shapes do not decide.
 
     * "module": the layer brings its own.
@@ -215,6 +228,7 @@ def kernel_name(layer: Layer, device: str = "cpu", dtype: str = "float32") -> st
       over real and imaginary parts in one array a fiftieth, as XLA then copies the array at every step.
     * "chunked-scan": else, elsewhere, where one step is too small to keep a device busy.
     """
+    layer = dataclass_of(layer)
     if hasattr(layer, "flax_module") or not isinstance(layer, DiagonalLayer):
         return "module"
     if len(layer.state_shape) == 2:
@@ -241,6 +255,18 @@ def apply(
         if hasattr(layer, "flax_module") or not isinstance(layer, DiagonalLayer):
             return get(layer_module(layer, params, dtype)(put(u, place, dtype), ends))
         return get(_apply(layer, _arrays(params, place, dtype), put(u, place, dtype), ends))
+
+
+def apply_in_turn(
+    layer: Layer, params: Params, inputs: Sequence[np.ndarray], *, dtype: str = "float32", device: str = "cpu"
+) -> list[np.ndarray]:
+    """y for each of several u, all from one module, or one compiled function, called with one after the other."""
+    if isinstance(layer, DiagonalLayer) and not hasattr(layer, "flax_module"):
+        return [apply(layer, params, u, dtype=dtype, device=device) for u in inputs]
+    place = find(device)
+    with computing(dtype, place):
+        module = layer_module(layer, params, dtype)
+        return [get(module(put(u, place, dtype))) for u in inputs]
 
 
 def apply_from(

@@ -7,23 +7,17 @@ import jax.numpy as jnp
 
 from bench.backends.jax.device import DTYPES, computing, find
 
-SIZE = {"cpu": 1024, "cuda": 8192}
-"""Rows of the square matrices: large enough for full speed, small enough for a fraction of a second."""
-COPIED = {"cpu": 2**27, "cuda": 2**30}
-"""Bytes that are read, and written: far beyond any cache."""
 
-
-def matrix_product(dtype: str, device: str) -> tuple[_Call, float]:
-    """A product of two square matrices, and its operations, 2 n^3."""
-    n = SIZE[device.partition(":")[0]]
+def matrix_product(dtype: str, device: str, n: int) -> tuple[_Call, float]:
+    """A product of two square matrices of n rows, and its operations, 2 n^3."""
     with computing(dtype, find(device)):
         a = jnp.full((n, n), 0.5, DTYPES[dtype])
         return _Call(jax.jit(lambda x: x @ x), a), 2.0 * n**3
 
 
-def memory_copy(device: str) -> tuple[_Call, float]:
-    """A negation in place, and the bytes that it moves: each is read and written."""
-    count = COPIED[device.partition(":")[0]] // 4
+def memory_copy(device: str, size: int) -> tuple[_Call, float]:
+    """A negation of `size` bytes in place, and the bytes that it moves: each is read and written."""
+    count = size // 4
     with computing("float32", find(device)):
         a = jnp.ones(count, jnp.float32)
         return _Call(jax.jit(lambda x: -x, donate_argnums=0), a, in_place=True), 2.0 * 4 * count

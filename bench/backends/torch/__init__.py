@@ -4,6 +4,7 @@ from bench.backends.torch.device import describe, set_process, synchronize
 from bench.backends.torch.layer import (
     apply,
     apply_from,
+    apply_in_turn,
     decode_step,
     decoder,
     gradients,
@@ -22,6 +23,7 @@ __all__ = [
     "Trainer",
     "apply",
     "apply_from",
+    "apply_in_turn",
     "decode_step",
     "decoder",
     "describe",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bench.arrays import ArrayLayer, dataclass_of, diagonal_of
 from bench.backends.torch import ops
 from bench.backends.torch.convolution import convolution_kernel, convolve
 from bench.backends.torch.device import PARAMETER_DTYPES, find, get, put
@@ -15,22 +16,25 @@ from bench.backends.torch.scan import Pair, algorithm, filtered, products, scan
 from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params, require
 
 
-def system(layer: DiagonalLayer, params: Params) -> DiagonalSystem:
+def system(layer: DiagonalLayer | ArrayLayer, params: Params) -> DiagonalSystem:
     """The layer's system, differentiable in params: complex Lambda, B (discretised, normaliser included) and C.
 
+    `layer` is what `bench.layer` returns, or the dataclass.
     `params` are tensors or numpy arrays and keep their dtype and device. vmap, checkpoint and second derivatives work.
     """
-    return layer.system({name: torch.as_tensor(value) for name, value in params.items()}, ops)
+    return diagonal_of(layer).system({name: torch.as_tensor(value) for name, value in params.items()}, ops)
 
 
-def layer_module(layer: Layer, params: Params, dtype: str = "float32") -> nn.Module:
+def layer_module(layer: Layer | ArrayLayer, params: Params, dtype: str = "float32") -> nn.Module:
     """The layer as a module called as (u, lengths=None), u (batch, length, d_model); params become nn.Parameter.
 
+    `layer` is what `bench.layer` returns, or the dataclass.
     `lengths`, (batch,), are the true lengths: what lies beyond never reaches an earlier output. Reverse mode to any
     order, vmap and checkpoint work; forward mode is refused where a scan runs, that is, not in S4D's convolution.
     With dtype "bfloat16" parameters, system and states are float32; u, y and the projections are bfloat16.
     A layer's own `torch_module` goes before what is built from its system. Raises `Missing` where there is neither.
     """
+    layer = dataclass_of(layer)
     if hasattr(layer, "torch_module"):
         return layer.torch_module(params).to(PARAMETER_DTYPES[dtype])
     if not isinstance(layer, DiagonalLayer):
@@ -57,7 +61,7 @@ class DiagonalModule(nn.Module):
 
 def outputs(system: DiagonalSystem, u: Tensor, lengths: Tensor | None = None) -> Tensor:
     """y, (batch, length, d_model), from a zero state."""
-    require(u.shape[1] >= 1, "length must be at least 1, not 0")
+    _require_sizes(u)
     if system.Lambda.ndim == 2:
         return _convolved(system, u, lengths)
     y = _filtered(system, system.C, system.D, u)
@@ -66,9 +70,15 @@ def outputs(system: DiagonalSystem, u: Tensor, lengths: Tensor | None = None) ->
     return y.to(u.dtype)
 
 
+def _require_sizes(u: Tensor) -> None:
+    """ValueError for a u, (batch, length, d_model), that holds nothing."""
+    require(u.shape[0] >= 1, "batch must be at least 1, not 0")
+    require(u.shape[1] >= 1, "length must be at least 1, not 0")
+
+
 def stateful_outputs(system: DiagonalSystem, u: Tensor, state: Pair | None) -> tuple[Tensor, Pair]:
     """y, (batch, length, d_model), and the state after the last step, from a state, (batch, *Lambda.shape)."""
-    require(u.shape[1] >= 1, "length must be at least 1, not 0")
+    _require_sizes(u)
     if u.shape[1] == 1:
         y, state = decode_step(system, u[:, 0], state)
         return y[:, None], state
@@ -177,7 +187,7 @@ def _before_end(u: Tensor, lengths: Tensor | None) -> Tensor:
     return torch.where(inside[..., None], u, u.new_zeros(()))
 
 
-def kernel_name(layer: Layer, device: str = "cpu", dtype: str = "float32") -> str:
+def kernel_name(layer: Layer | ArrayLayer, device: str = "cpu", dtype: str = "float32") -> str:
     """The algorithm that the module runs on a device; shapes do not decide.
 
     * "module": the layer brings its own.
@@ -185,6 +195,7 @@ def kernel_name(layer: Layer, device: str = "cpu", dtype: str = "float32") -> st
     * "triton-scan": else, on cuda where triton is installed, but not in float64: a fused kernel, forward and adjoint.
     * "chunked-scan": else. On a CPU forward and backward at (8, 1024, 128) take 0.8 to 1.4 times as long as jax's loop.
     """
+    layer = dataclass_of(layer)
     if hasattr(layer, "torch_module") or not isinstance(layer, DiagonalLayer):
         return "module"
     return "fft" if len(layer.state_shape) == 2 else algorithm(device.partition(":")[0], PARAMETER_DTYPES[dtype])
@@ -207,6 +218,16 @@ def apply(
     with torch.no_grad():
         ends = None if lengths is None else put(np.asarray(lengths), place)
         return get(layer_module(layer, params, dtype).to(place)(put(u, place, dtype), ends))
+
+
+def apply_in_turn(
+    layer: Layer, params: Params, inputs: Sequence[np.ndarray], *, dtype: str = "float32", device: str = "cpu"
+) -> list[np.ndarray]:
+    """y for each of several u, all from one module that is called with one after the other."""
+    place = find(device)
+    with torch.no_grad():
+        module = layer_module(layer, params, dtype).to(place)
+        return [get(module(put(u, place, dtype))) for u in inputs]
 
 
 def apply_from(

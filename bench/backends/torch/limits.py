@@ -6,25 +6,19 @@ import torch
 
 from bench.backends.torch.device import DTYPES, find, synchronize
 
-SIZE = {"cpu": 1024, "cuda": 8192}
-"""Rows of the square matrices: large enough for full speed, small enough for a fraction of a second."""
-COPIED = {"cpu": 2**27, "cuda": 2**30}
-"""Bytes that are read, and written: far beyond any cache."""
 
-
-def matrix_product(dtype: str, device: str) -> tuple[_Call, float]:
-    """A product of two square matrices, and its operations, 2 n^3."""
+def matrix_product(dtype: str, device: str, n: int) -> tuple[_Call, float]:
+    """A product of two square matrices of n rows, and its operations, 2 n^3."""
     place = find(device)
-    n = SIZE[place.type]
     a = torch.rand(n, n, device=place).to(DTYPES[dtype])
     out = torch.empty_like(a)
     return _Call(lambda: torch.mm(a, a, out=out), place), 2.0 * n**3
 
 
-def memory_copy(device: str) -> tuple[_Call, float]:
-    """A copy, and the bytes that it moves: each is read and written."""
+def memory_copy(device: str, size: int) -> tuple[_Call, float]:
+    """A copy of `size` bytes, and the bytes that it moves: each is read and written."""
     place = find(device)
-    count = COPIED[place.type] // 4
+    count = size // 4
     a, out = torch.ones(count, device=place), torch.zeros(count, device=place)
     return _Call(lambda: out.copy_(a), place), 2.0 * 4 * count
 

@@ -368,7 +368,7 @@ def adjoint_in_place(a: Tensor, h: Tensor, x: Tensor, start: Tensor, after: Tens
 
 def _segments(v: Tensor) -> list[slice]:
     length = len(v)
-    steps = max(16, SEGMENT // v[0].numel() // CHUNK) * CHUNK
+    steps = max(16, SEGMENT // max(1, v[0].numel()) // CHUNK) * CHUNK  # a batch of 0 has no numbers
     return [slice(first, min(first + steps, length)) for first in range(0, length, steps)]
 
 
