@@ -14,7 +14,7 @@ from scipy import stats
 
 import bench
 from bench.measure import machine, memory, timing
-from bench.measure.cost import layer_cost
+from bench.measure.cost import Cost, layer_cost
 
 
 class Fake:
@@ -197,10 +197,11 @@ def test_a_layer_says_itself_what_it_costs_and_one_that_does_not_is_unknown():
     class Own:
         d_model = 2
 
-        def cost(self, mode, batch, length, itemsize):
-            return batch * length, 2.0, 3.0
+        def work(self, mode, batch, length):
+            return batch * length, 3.0
 
-    assert layer_cost(Own(), "forward", 2, 8, 0, 4).flops == 16
+    assert layer_cost(Own(), "forward", 2, 8, 5, 4) == Cost(16, 4 * (5 + 2 * 32), 4 * (5 + 2 * 32 + 3))
+    assert layer_cost(Own(), "decode", 2, 8, 5, 4, depth=3) == Cost(48, 12 * (5 + 2 * 4 + 2 * 3), 4 * (15 + 18 + 2 * 4))
     assert layer_cost(object(), "forward", 2, 8, 0, 4) is None
 
 
