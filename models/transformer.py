@@ -209,14 +209,14 @@ def _flax_rotated(x: Array, cos: Array, sin: Array) -> Array:
 
 
 def _flax_attention(
-    q: Array, k: Array, v: Array, mask: Array | None = None, is_causal: bool = False, **how: Any
+    q: Array, k: Array, v: Array, mask: Array = None, is_causal: bool = False, implementation: Any = None
 ) -> Array:
     """jax's own, (batch, length, heads, d); but its softmax is in float32, so for float64 the same written out."""
     import jax
     import jax.numpy as jnp
 
     if q.dtype != jnp.float64:
-        return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=is_causal, **how)
+        return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=is_causal, implementation=implementation)
     seen = jnp.tril(jnp.ones((q.shape[1], k.shape[1]), bool)) if is_causal else mask
     scores = jnp.einsum("bthd,bshd->bhts", q, k) / q.shape[-1] ** 0.5
     return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)), v)

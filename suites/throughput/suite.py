@@ -162,7 +162,7 @@ class Throughput(WorkloadSuite):
         reached = limits.of(cell.cell.backend, cell.cell.dtype, cell.device)
         record("limit_flops", reached.flops, "1/s")
         record("limit_bandwidth", reached.bandwidth, "B/s")
-        why = None if cost else "no model of what this does: it is of bare layers that are diagonal or say what they do"
+        why = None if cost else "no model of what this does: it is of bare layers that say what they do"
         shortest = max(cost.flops / reached.flops, cost.moved / reached.bandwidth) if cost else None
         record("flops", cost.flops if cost else None, "", message=why)
         record("bytes", cost.moved if cost else None, "B", message=why)

@@ -271,7 +271,7 @@ def apply(
     with computing(dtype, place):
         ends = None if lengths is None else put(np.asarray(lengths), place)
         if hasattr(layer, "flax_module") or not isinstance(layer, DiagonalLayer):
-            return get(layer_module(layer, params, dtype)(put(u, place, dtype), ends))
+            return get(_module_outputs(*nnx.split(layer_module(layer, params, dtype)), put(u, place, dtype), ends))
         return get(_apply(layer, _arrays(params, place, dtype), put(u, place, dtype), ends))
 
 
@@ -351,13 +351,24 @@ def gradients(
         if isinstance(layer, DiagonalLayer) and not hasattr(layer, "flax_module"):
             found, du = _gradients(layer, _arrays(params, place, dtype), put(u, place, dtype), ends, g)
             return {name: get(value) for name, value in {**found, "u": du}.items()}
-        graph, state = nnx.split(layer_module(layer, params, dtype))
-
-        def loss(state: nnx.State, u: Array) -> Array:
-            return (nnx.merge(graph, state)(u, ends) * g).sum()
-
-        state_gradient, du = jax.grad(loss, (0, 1))(state, put(u, place, dtype))
+        parts = nnx.split(layer_module(layer, params, dtype))
+        state_gradient, du = _module_gradients(*parts, put(u, place, dtype), ends, g)
         return {name: get(value) for name, value in {**nnx.to_pure_dict(state_gradient), "u": du}.items()}
+
+
+@partial(jax.jit, static_argnums=0)
+def _module_outputs(graph: nnx.GraphDef, state: nnx.State, u: Array, lengths: Array | None) -> Array:
+    return nnx.merge(graph, state)(u, lengths)
+
+
+@partial(jax.jit, static_argnums=0)
+def _module_gradients(
+    graph: nnx.GraphDef, state: nnx.State, u: Array, lengths: Array | None, cotangent: Array
+) -> tuple[nnx.State, Array]:
+    def loss(state: nnx.State, u: Array) -> Array:
+        return (nnx.merge(graph, state)(u, lengths) * cotangent).sum()
+
+    return jax.grad(loss, (0, 1))(state, u)
 
 
 @partial(jax.jit, static_argnums=0)
