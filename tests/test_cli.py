@@ -568,7 +568,8 @@ def test_every_list_also_as_json(command, what):
     (table,) = json.loads(command("list", what, "--json").stdout)
     text = command("list", what).stdout
     assert all(row[0] in text for row in table["rows"])
-    names = {"models": ["lru", "rotrnn", "s4d", "s5"], "tasks": ["digits", "listops"],
+    names = {"models": ["dense-linear", "gru", "lru", "rnn", "rotrnn", "s4", "s4d", "s5", "transformer"],
+             "tasks": ["digits", "listops"],
              "suites": ["memory", "stability", "throughput"],
              "backends": ["torch", "jax"], "runs": []}[what]  # fmt: skip
     assert [row[0] for row in table["rows"]] == names
@@ -585,7 +586,7 @@ def test_runs_are_listed_with_what_is_done(command, measured, tmp_path):
     assert re.search(r"^one +20\d\d-\d\d-\d\dT[\d:]+ +2/2$", done.stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("model", ["lru", "rotrnn", "s4d", "s5"])
+@pytest.mark.parametrize("model", ["lru", "rotrnn", "s4d", "s5", "s4", "gru", "rnn", "dense-linear", "transformer"])
 def test_show_has_equations_options_roles_variants_and_source(command, model):
     text = command("show", model).stdout
     cls = registry.find("model", model)
