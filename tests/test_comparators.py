@@ -200,7 +200,7 @@ def test_outputs_steps_and_gradients_are_those_of_the_loop(layer, backend):
         assert gradient.any(), name
     errors = LoopOracle(layer, params).gradient_errors(found, u, cotangent)
     assert errors.keys() == found.keys()
-    assert max(errors.values()) < 1e-9  # differences of fourth order keep 1e-11
+    assert max(errors.values()) < 1e-8  # what `bench check` allows: differences of y keep 1e-9 where it hardly moves
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
