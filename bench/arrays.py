@@ -12,7 +12,9 @@ from bench import backends
 from bench.contract import DiagonalLayer, Layer, Params, Unsupported, require
 
 Dtype = Literal["float32", "float64", "bfloat16"]
-Decoder = Callable[..., tuple[np.ndarray, np.ndarray]]
+Decoder = Callable[..., tuple[np.ndarray, Any]]
+
+_FRAMEWORKS = {"torch": "torch", "jax": "flax"}
 
 
 def dataclass_of(layer: Layer | ArrayLayer) -> Layer:
@@ -97,14 +99,19 @@ class ArrayLayer:
     def decoder(
         self, params: Params, *, backend: str = "torch", dtype: Dtype = "float32", device: str = "cpu"
     ) -> Decoder:
-        """A function (u_t, state or None) -> (y_t, state) that builds the system once."""
+        """A function (u_t, state or None) -> (y_t, state) that builds the system once.
+
+        The state of a layer that is not diagonal is its decoder's own: to be given back, once, and not looked into.
+        """
         self._check(params, None, dtype)
-        self._require_state()
+        own = not isinstance(self.layer, DiagonalLayer) and hasattr(self.layer, f"{_FRAMEWORKS.get(backend)}_decoder")
+        if not own:
+            self._require_state()
         decode = self._backend(backend, device).decoder(self.layer, params, dtype=dtype, device=device)
 
-        def checked(u_t: np.ndarray, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        def checked(u_t: np.ndarray, state: Any = None) -> tuple[np.ndarray, Any]:
             u_t = self._input(u_t, ndim=2)
-            return decode(u_t, self._state(state, len(u_t)))
+            return decode(u_t, state if own else self._state(state, len(u_t)))
 
         return checked
 
@@ -112,12 +119,12 @@ class ArrayLayer:
         self,
         params: Params,
         u_t: np.ndarray,
-        state: np.ndarray | None = None,
+        state: Any = None,
         *,
         backend: str = "torch",
         dtype: Dtype = "float32",
         device: str = "cpu",
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, Any]:
         """(y_t, state after it); `state` None at the start. For many steps use `decoder`."""
         return self.decoder(params, backend=backend, dtype=dtype, device=device)(u_t, state)
 

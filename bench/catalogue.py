@@ -68,13 +68,14 @@ def model(name: str) -> list[Block]:
     odd = ", ".join(sorted(params.keys() ^ roles.keys()))
     require(not odd, f"model {name}: these have no role, or are no parameters: {odd}")
     rows = [[key, str(value.shape), roles[key], f"{value.size:,}"] for key, value in params.items()]
+    carried = "a sequence" if layer.state_at(2) == layer.state_reals else "a sequence and time step"
     trained = sum(value.size for key, value in params.items() if roles[key] != "constant")
     found.append(
         Table(
             f"Parameters at d_model = {layer.d_model}",
             ["parameter", "shape", "role", "numbers"],
             rows,
-            notes=[f"{trained:,} trained numbers; {layer.state_reals:,} real numbers of state a sequence"],
+            notes=[f"{trained:,} trained numbers; {layer.state_reals:,} real numbers of state {carried}"],
             numeric=["numbers"],
         )
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -104,17 +104,37 @@ class Ops(Protocol):
     def stop_gradient(self, x: Array) -> Array: ...
 
 
+class Decoder(NamedTuple):
+    """A layer step by step, in one framework: three pure functions of arrays, or of tuples and dicts of arrays.
+
+    `build(params)` is done once. `start(built, batch, length)` is the state before the first step; one that grows has
+    room for `length` steps, and what comes after them is written over the last. `step(built, u, state)` gives y and the
+    state after it, u and y (batch, d_model); the state that went in is used up.
+    """
+
+    build: Callable[[Params], Any]
+    start: Callable[[Any, int, int], Any]
+    step: Callable[[Any, Array, Any], tuple[Array, Any]]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layer(ABC):
     """A map (batch, length, d_model) -> (batch, length, d_model): what a model plugin defines.
 
     A layer that is no diagonal linear system also defines `torch_module(params)` and/or `flax_module(params)`:
     modules called as (u, lengths=None), whose parameters are named like the keys of `initial`. Positions at or
-    beyond `lengths` must not influence earlier ones.
+    beyond `lengths` must not influence earlier ones. Such a layer may also define
+
+    * `loop(params, u)`: y by a plain loop in numpy float64, which its modules are checked against;
+    * `torch_decoder()`, `flax_decoder()`: a `Decoder`, so that it can be run step by step;
+    * `work(mode, batch, length)`: the floating-point operations of a forward pass, or of a step of decoding at the
+      position `length`, and how many numbers a backward pass, or the next step, finds stored.
     """
 
     d_model: int
 
+    comparator: ClassVar[bool] = False
+    """Whether it is there for the others to be compared with: it takes part only where it is named."""
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Variants of interest, name -> options that differ from the defaults."""
     source: ClassVar[str] = ""
@@ -134,7 +154,11 @@ class Layer(ABC):
     @property
     @abstractmethod
     def state_reals(self) -> int:
-        """How many real numbers a sequence carries from one step to the next."""
+        """How many real numbers a sequence carries from one step to the next; of a state that grows, a step's share."""
+
+    def state_at(self, length: int) -> int:
+        """How many real numbers a sequence carries after `length` steps."""
+        return self.state_reals
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

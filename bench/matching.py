@@ -19,7 +19,7 @@ LARGEST = 8192
 def size(layer: Layer, by: str, length: int) -> float:
     """Trained numbers, real numbers carried from step to step, or operations of a forward pass, of one layer."""
     if by == "state":
-        return layer.state_reals
+        return layer.state_at(length)
     params = count(layer)
     if by == "params":
         return params

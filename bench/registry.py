@@ -91,8 +91,9 @@ def plugins(kind: Kind) -> dict[str, list[Plugin]]:
 
 
 def built_in(kind: Kind) -> list[str]:
-    """The names that this distribution itself registers, in the order of its metadata."""
-    return [point.name.lower() for point in _entry_points(kind) if _is_own(point)]
+    """The names that this distribution itself registers, in the order of its metadata; of models no comparators."""
+    names = [point.name.lower() for point in _entry_points(kind) if _is_own(point)]
+    return [name for name in names if not (kind == "model" and find("model", name).comparator)]
 
 
 @overload

@@ -601,7 +601,7 @@ def test_runs_are_listed_with_what_is_done(command, measured, tmp_path):
     assert re.search(r"^one +20\d\d-\d\d-\d\dT[\d:]+ +2/2$", done.stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("model", ["lru", "rotrnn", "s4d", "s5"])
+@pytest.mark.parametrize("model", ["lru", "rotrnn", "s4d", "s5", "s4", "gru", "rnn", "dense-linear", "transformer"])
 def test_show_has_equations_options_roles_variants_and_source(command, model):
     text = command("show", model).stdout
     cls = registry.find("model", model)

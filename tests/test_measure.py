@@ -201,10 +201,13 @@ def test_a_layer_says_itself_what_it_costs_and_one_that_does_not_is_unknown():
     class Own:
         d_model = 2
 
-        def cost(self, mode, batch, length, itemsize):
-            return batch * length, 2.0, 3.0
+        def work(self, mode, batch, length):
+            return batch * length, 3.0
 
-    assert layer_cost(Own(), "forward", 2, 8, 0, 4) == Cost(16, 16, 2, 3)
+    assert layer_cost(Own(), "forward", 2, 8, 5, 4) == Cost(16, 16, 4 * (5 + 2 * 32), 4 * (5 + 2 * 32 + 3))
+    assert layer_cost(Own(), "decode", 2, 8, 5, 4, depth=3) == Cost(
+        48, 48, 12 * (5 + 2 * 4 + 2 * 3), 4 * (15 + 18 + 2 * 4)
+    )
     assert layer_cost(object(), "forward", 2, 8, 0, 4) is None
 
 

@@ -65,7 +65,7 @@ def test_the_wheel_works_in_an_empty_environment_from_an_empty_folder(wheel, tmp
     empty = tmp_path / "empty"
     empty.mkdir()
     listed = call(str(where / "bin" / "bench"), "list", "models", cwd=empty)
-    for name in ("lru", "rotrnn", "s4d", "s5"):
+    for name in ("lru", "rotrnn", "s4d", "s5", "gru", "rnn", "s4", "transformer"):
         assert re.search(rf"^{name} .*models\.{name}", listed, re.MULTILINE), listed
     assert "cannot be used" not in listed
     assert call(str(where / "bin" / "linrec-bench"), "list", "models", cwd=empty) == listed

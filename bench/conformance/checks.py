@@ -12,7 +12,7 @@ import numpy as np
 
 from bench import backends, registry
 from bench.backends import reference
-from bench.conformance.oracle import Expected, Oracle, output_error
+from bench.conformance.oracle import Expected, LoopOracle, Oracle, has_loop, output_error
 from bench.contract import LAYER_ROLES, DiagonalLayer, Layer, Missing, Unsupported, require
 from bench.network import Network
 from bench.options import build, parse_name, unknown
@@ -72,6 +72,7 @@ class Problem:
         self.params = layer.initial(generator(0, "weights", model, 0))
         self._expected: dict[int, Expected] = {}
         self._rounding: dict[int, dict[str, float]] = {}
+        self._looped: dict[int, np.ndarray] = {}
 
     @property
     def middle(self) -> int:
@@ -81,6 +82,19 @@ class Problem:
     @cached_property
     def oracle(self) -> Oracle:
         return Oracle(self.diagonal(), reference.round_to(self.params, self.dtype))
+
+    @cached_property
+    def loop(self) -> LoopOracle | None:
+        """The oracle of a layer that is not diagonal, but brings a loop."""
+        return LoopOracle(self.layer, reference.round_to(self.params, self.dtype)) if has_loop(self.layer) else None
+
+    def wanted(self, length: int) -> np.ndarray:
+        """The output for the problem's input of this length."""
+        if self.loop is None:
+            return self.expected(length).y
+        if length not in self._looped:
+            self._looped[length] = self.loop.output(self.input(length))
+        return self._looped[length]
 
     def diagonal(self) -> DiagonalLayer:
         if not isinstance(self.layer, DiagonalLayer):
@@ -110,7 +124,7 @@ class Problem:
 
     def allowed(self, length: int, name: str) -> float:
         """The limit for y, u or a parameter where 2e-4 is passed: and what float32 makes of the system alone."""
-        if self.dtype == "float64":
+        if self.dtype == "float64" or self.loop is not None:
             return LIMITS[self.dtype]
         if length not in self._rounding:
             self._rounding[length] = self.oracle.rounding(
@@ -153,6 +167,8 @@ class Subject:
     def gradient_lengths(self) -> list[int]:
         """All lengths; in jax, which compiles each for a second or more, about half of them."""
         lengths = sorted(self.problem.lengths)
+        if self.problem.loop is not None:  # whose slopes take it through dozens of loops
+            return [length for length in lengths if length <= self.problem.middle]
         return lengths if self.name != "jax" else lengths[::-2][::-1] if len(lengths) > 5 else lengths
 
     def module_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -299,8 +315,7 @@ def _lengths(subject: Subject) -> Outcome:
 
 @_named("forward = oracle")
 def _forward(subject: Subject) -> Outcome:
-    subject.problem.diagonal()
-    found = [(n, subject.output(n), subject.problem.expected(n).y) for n in subject.problem.lengths]
+    found = [(n, subject.output(n), subject.problem.wanted(n)) for n in subject.problem.lengths]
     return _compared(found, subject.problem)
 
 
@@ -321,21 +336,22 @@ CONVOLVED = 1000
 @_named("steps = oracle")
 def _steps(subject: Subject) -> Outcome:
     problem, steps = subject.problem, 40
-    layer = problem.stateful()
+    layer = problem.layer if problem.loop is not None else problem.stateful()
     u = problem.input(steps)
 
-    def loop() -> tuple[np.ndarray, np.ndarray]:
+    def loop() -> tuple[np.ndarray, Any]:
         decode = subject.backend.decoder(layer, subject.params, **subject.how)
         outputs, state = [], None
         for t in range(steps):
             y, state = decode(u[:, t], state)
             outputs.append(y)
-        assert state is not None
         return np.stack(outputs, 1), state
 
     (y, state), (again, _) = loop(), loop()
     if not np.array_equal(y, again):
         return Outcome(np.inf, LIMITS[subject.dtype], "two identical loops differ")
+    if problem.loop is not None:
+        return _compared([(steps, y, problem.wanted(steps))], problem)
     system = problem.oracle.system
     wanted = reference.scan(system, u, reference.zero_state(system, 2))
     outcome = _compared([(steps, y, reference.output(system, system.C, wanted) + system.D * u)], problem)
@@ -366,12 +382,15 @@ def _handed_over(subject: Subject) -> Outcome:
 
 @_named("gradients = oracle")
 def _gradients(subject: Subject) -> Outcome:
-    subject.problem.diagonal()
-    errors: dict[tuple[str, int], float] = {}
+    problem, errors = subject.problem, dict[tuple[str, int], float]()
     for length in subject.gradient_lengths:
-        found = subject.problem.oracle.gradient_errors(subject.gradients(length), subject.problem.expected(length))
+        if problem.loop is not None:
+            given = problem.input(length), problem.cotangent(length)
+            found = problem.loop.gradient_errors(subject.gradients(length), *given)
+        else:
+            found = problem.oracle.gradient_errors(subject.gradients(length), problem.expected(length))
         errors |= {(name, length): error for name, error in found.items()}
-    limits = {(name, n): _limit(subject.problem, n, name, error) for (name, n), error in errors.items()}
+    limits = {(name, n): _limit(problem, n, name, error) for (name, n), error in errors.items()}
     worst = max(errors, key=lambda key: (np.isnan(errors[key]), errors[key] / limits[key]))
     wrong = dict.fromkeys(key[0] for key in errors if not errors[key] <= limits[key])
     told = f"; above the limit: {', '.join(wrong)}" if wrong else ""
@@ -406,6 +425,8 @@ def _error_against_float64(subject: Subject, y: np.ndarray, limit: float) -> Out
     u = problem.input(length)
     if isinstance(problem.layer, DiagonalLayer):
         wanted, by = reference.apply(problem.layer, problem.params, u), "the float64 loop"
+    elif problem.loop is not None:
+        wanted, by = LoopOracle(problem.layer, problem.params).output(u), "the float64 loop"
     else:
         how = subject.how | {"dtype": "float64"}
         wanted, by = subject.backend.apply(problem.layer, problem.params, u, **how), "itself in float64"
@@ -449,6 +470,11 @@ def _extremes(subject: Subject) -> Outcome:
                     left.append(f"{what} (|lambda| = {radius:.3g})")
                 if not 2 * length * np.log(max(radius, 1)) < np.log(1e20):
                     continue  # x_t and its gradient would overflow in exact arithmetic too
+            elif problem.loop is not None:
+                largest = float(np.max(np.abs(LoopOracle(problem.layer, params).output(problem.input(length)))))
+                if not largest < 1e10:
+                    left.append(f"{what} (y reaches {largest:.0e})")
+                    continue
             try:
                 y = subject.backend.apply(problem.layer, params, problem.input(length), **subject.how)
                 gradients = subject.gradient(params, length)
@@ -458,7 +484,8 @@ def _extremes(subject: Subject) -> Outcome:
             odd = ["y"] * (not np.isfinite(y).all())
             odd += [f"d {key}" for key, g in gradients.items() if not np.isfinite(g).all()]
             faults += [f"{what}: {', '.join(odd)} not finite"] * bool(odd)
-    told = [f"poles leave the unit disc with {', '.join(left)}"] * bool(left) + [f"{refused} refused"] * bool(refused)
+    outside = "poles leave the unit disc" if problem.loop is None else "in exact arithmetic too y grows too large"
+    told = [f"{outside} with {', '.join(left)}"] * bool(left) + [f"{refused} refused"] * bool(refused)
     return _count(faults, "; ".join(told))
 
 

@@ -1,7 +1,8 @@
-"""What a diagonal layer must give, by loops in float64: outputs, and the slope of a loss along directions.
+"""What a layer must give, by loops in float64: outputs, and the slope of a loss along directions.
 
-No automatic differentiation is in it. `reference.adjoint` gives the gradients of the system; how the system follows its
-parameters is found by differences of the layer's own `system` in numpy, along a few random directions a parameter.
+No automatic differentiation is in it. Of a diagonal layer `reference.adjoint` gives the gradients of the system; how
+the system follows its parameters is found by differences of the layer's own `system` in numpy, along a few random
+directions a parameter. Of a layer with a loop of its own the slopes are differences of that loop.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from bench.backends import reference
-from bench.contract import DiagonalLayer, DiagonalSystem, Params
+from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Params
 from bench.seeds import generator
 
 DIRECTIONS = 3
@@ -24,6 +26,13 @@ DIRECTIONS = 3
 STEP = 1e-5
 """Of differences of fourth order, in units of the parameter's own size. Rounding leaves 1e-16 / STEP; S4D's phases of
 100 radians turn by STEP times some hundreds, whose fourth power is less."""
+
+LOOP_DIRECTIONS = 2
+"""Of a loop, of which each takes six runs."""
+
+LOOP_STEP = 4e-5
+"""Of differences of sixth order of a whole loop, as above. Rounding leaves 1e-16 / LOOP_STEP of y; with steps of 1e-4
+and of fourth order S4's fastest phases leave 2e-5."""
 
 CANCELLED = 0.03
 """A slope counts as no smaller than this share of the terms that add up to it: rounding grows with the terms."""
@@ -132,6 +141,53 @@ class Oracle:
             )
 
         return Tangents(directions, [slope(direction) for direction in directions])
+
+
+class LoopOracle:
+    """A layer that is not diagonal, by its own `loop`. Slopes, u's too, are differences of the loop's outputs."""
+
+    def __init__(self, layer: Layer, params: Params) -> None:
+        self.layer: Any = layer
+        self.params = {name: np.asarray(value, np.float64) for name, value in params.items()}
+        self.trained = [name for name in self.params if layer.roles().get(name) != "constant"]
+
+    def output(self, u: np.ndarray) -> np.ndarray:
+        with one_thread():
+            return self.layer.loop(self.params, u)
+
+    def gradient_errors(
+        self, found: Mapping[str, np.ndarray], u: np.ndarray, cotangent: np.ndarray
+    ) -> dict[str, float]:
+        """The error of slopes over their size: no less than that of as many independent terms of random sign."""
+        errors = {}
+        for name in (*self.trained, "u"):
+            value = u if name == "u" else self.params[name]
+            rng = generator(0, "directions", name)
+            directions = (_rms(value) or 1.0) * rng.standard_normal((LOOP_DIRECTIONS, *value.shape))
+            moved = [cotangent * self._moved(name, u, direction) for direction in directions]
+            slopes, terms = np.array([np.sum(m) for m in moved]), np.array([np.sum(m * m) for m in moved])
+            gradient = np.asarray(found[name], np.float64)
+            along = np.array([np.sum(gradient * direction) for direction in directions])
+            size = max(_rms(slopes), float(np.sqrt(np.mean(terms))))
+            errors[name] = _rms(along - slopes) / size if size else float(np.max(np.abs(gradient)))
+        return errors
+
+    def _moved(self, name: str, u: np.ndarray, direction: np.ndarray) -> np.ndarray:
+        """How y moves along a direction of u or of a parameter."""
+
+        def at(step: float) -> np.ndarray:
+            if name == "u":
+                return self.layer.loop(self.params, u + step * direction)
+            return self.layer.loop(self.params | {name: self.params[name] + step * direction}, u)
+
+        with one_thread():
+            one, two, three = (at(k * LOOP_STEP) - at(-k * LOOP_STEP) for k in (1, 2, 3))
+            return (45 * one - 9 * two + three) / (60 * LOOP_STEP)
+
+
+def has_loop(layer: Layer) -> bool:
+    """Whether a layer that is not diagonal brings a loop that its modules can be checked against."""
+    return not isinstance(layer, DiagonalLayer) and hasattr(layer, "loop")
 
 
 def one_thread() -> contextlib.AbstractContextManager[object]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from types import ModuleType
 
 import numpy as np
 
 from bench import backends, cache, registry
 from bench.backends import reference
-from bench.conformance.oracle import Expected, Oracle, output_error
-from bench.contract import DiagonalLayer, Layer, Missing, Unsupported
+from bench.conformance.oracle import LoopOracle, Oracle, has_loop, output_error
+from bench.contract import DiagonalLayer, Layer, Missing, Params, Unsupported
 from bench.options import unknown
 from bench.seeds import generator
 
@@ -20,26 +21,34 @@ thousands of steps. A product in tf32 is right to 2^-11 = 5e-4, a number in bflo
 goes through several: some 15 times as much. Measured in bfloat16, length 1000: y 3e-3, gradients up to 1.1e-2.
 Where that is passed, what the map to a system in float32 alone would do is added: see `Oracle.rounding`."""
 
+LONGEST_LOOP = 1024
+"""The length at which a layer with a loop of its own is verified where it is timed at a greater one: its slopes take it
+through dozens of loops."""
+
 SOURCES = 2
 """Different examples in a batch. The others repeat them, so that the oracle runs on two and every row is compared."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The largest errors of outputs and gradients, None where not measured; their limit; why it is not verified."""
+    """The largest errors of outputs and gradients, None where not measured; their limit; why it is not verified.
+
+    `length` is what it was verified at where that is less than what was asked.
+    """
 
     verified: bool
     output_error: float | None
     gradient_error: float | None
     limit: float
     reason: str = ""
+    length: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
     """What is to be timed: one layer, one backend, one precision, one shape."""
 
-    layer: DiagonalLayer
+    layer: Layer
     model: str
     backend: str
     dtype: str
@@ -76,16 +85,19 @@ def verify(
     """Whether the layer at its own initialisation (seed 0) agrees with the oracle there, in outputs and in gradients.
 
     `model` is the plain name. Everything runs at full batch and length. `compile` means torch.compile of the module,
-    which is compared with the module itself too; jax compiles in any case. A second call finds the answer in the cache.
-    What cannot be run is not verified, with the reason. ValueError: an unknown backend or dtype.
+    which is compared with the module itself too; jax compiles in any case. A layer with a loop of its own is verified
+    at length `LONGEST_LOOP` at most. A second call finds the answer in the cache. What cannot be run is not verified,
+    with the reason. ValueError: an unknown backend or dtype.
     """
     if dtype not in LIMITS:
         raise unknown("dtype", dtype, LIMITS)
     limit = LIMITS[dtype]
-    if not isinstance(layer, DiagonalLayer):
-        return Verdict(False, None, None, limit, f"{type(layer).__name__} states no diagonal system to compare with")
+    if not isinstance(layer, DiagonalLayer) and not has_loop(layer):
+        reason = f"{type(layer).__name__} states no diagonal system to compare with, and brings no loop"
+        return Verdict(False, None, None, limit, reason)
+    shorter = LONGEST_LOOP if has_loop(layer) and length > LONGEST_LOOP else None
     compiled = compile and backend == "torch"
-    configuration = Configuration(layer, model, backend, dtype, device, batch, length, compiled)
+    configuration = Configuration(layer, model, backend, dtype, device, batch, shorter or length, compiled)
     try:
         backends.load(backend)
         if registry.is_local("model", model):  # its code is in no file, so nothing would tell that it has changed
@@ -110,6 +122,7 @@ def verify(
         float(np.max(errors[~outputs])),
         float(np.max(limits)),
         f"above the limit of {limit:g}: {', '.join(wrong)}" if wrong else "",
+        shorter,
     )
 
 
@@ -124,27 +137,26 @@ def _figures(c: Configuration) -> dict[str, np.ndarray]:
     u = examples.astype(reference.result_dtype(held))[source]
     cotangent = reference.round_input(rng.standard_normal(u.shape), held).astype(u.dtype)
 
-    # y is linear in u and the gradients are linear in the cotangent, so those of equal examples add up
-    oracle = Oracle(c.layer, params)
+    # gradients are linear in the cotangent, so those of equal examples add up
     added = np.stack([cotangent[source == i].sum(0, dtype=np.float64) for i in range(count)])
-    wanted = oracle.expected(examples, added)
+    oracle = _oracle(c.layer, params, examples, added)
 
     loaded = backends.load(c.backend)
     how = {"dtype": c.dtype, "device": c.device}
     y = loaded.apply(c.layer, params, u, **how)
-    found = {"y": _rows_error(y, wanted.y, source)}
+    found = {"y": _rows_error(y, oracle.y, source)}
     gradients = loaded.gradients(c.layer, params, u, cotangent, **how)
-    found |= _gradient_errors(oracle, gradients, wanted, source)
+    found |= _gradient_errors(oracle, gradients, source)
     if c.compile:
         eager = y
         y, gradients = _compiled(loaded, c, params, u, cotangent)
-        found |= {"y, compiled": _rows_error(y, wanted.y, source), "y, compiled against not": output_error(y, eager)}
-        errors = _gradient_errors(oracle, gradients, wanted, source)
+        found |= {"y, compiled": _rows_error(y, oracle.y, source), "y, compiled against not": output_error(y, eager)}
+        errors = _gradient_errors(oracle, gradients, source)
         found |= {f"{name}, compiled": error for name, error in errors.items()}
 
     limits = dict.fromkeys(found, LIMITS[c.dtype])
     if c.dtype != "float64" and any(error > LIMITS[c.dtype] for error in found.values()):
-        rounding = oracle.rounding("float32", examples, added, wanted)
+        rounding = oracle.rounding()
         limits = {name: limits[name] + rounding[name.partition(",")[0].removeprefix("d ")] for name in found}
     return {
         "names": np.array(list(found)),
@@ -153,11 +165,32 @@ def _figures(c: Configuration) -> dict[str, np.ndarray]:
     }
 
 
-def _gradient_errors(
-    oracle: Oracle, gradients: dict[str, np.ndarray], wanted: Expected, source: np.ndarray
-) -> dict[str, float]:
-    found = gradients | {"u": _added(gradients["u"], source, len(wanted.du))}
-    return {f"d {name}": error for name, error in oracle.gradient_errors(found, wanted).items()}
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    """What the oracle expects for some examples: y, and how far gradients and roundings are from that."""
+
+    y: np.ndarray
+    gradient_errors: Callable[[Mapping[str, np.ndarray]], dict[str, float]]
+    rounding: Callable[[], dict[str, float]]
+
+
+def _oracle(layer: Layer, params: Params, u: np.ndarray, cotangent: np.ndarray) -> _Wanted:
+    if not isinstance(layer, DiagonalLayer):
+        loop = LoopOracle(layer, params)
+        nothing = dict.fromkeys((*loop.trained, "u", "y"), 0.0)
+        return _Wanted(loop.output(u), lambda found: loop.gradient_errors(found, u, cotangent), lambda: nothing)
+    oracle = Oracle(layer, params)
+    wanted = oracle.expected(u, cotangent)
+    return _Wanted(
+        wanted.y,
+        lambda found: oracle.gradient_errors(found, wanted),
+        lambda: oracle.rounding("float32", u, cotangent, wanted),
+    )
+
+
+def _gradient_errors(oracle: _Wanted, gradients: dict[str, np.ndarray], source: np.ndarray) -> dict[str, float]:
+    found = gradients | {"u": _added(gradients["u"], source, len(oracle.y))}
+    return {f"d {name}": error for name, error in oracle.gradient_errors(found).items()}
 
 
 def _rows_error(y: np.ndarray, wanted: np.ndarray, source: np.ndarray) -> float:

@@ -33,8 +33,8 @@ def layer_cost(
 ) -> Cost | None:
     """The cost of `depth` layers one after another; None if it is not known.
 
-    A layer may have a `cost(mode, batch, length, itemsize)` of its own, (flops, moved, held), which is taken `depth`
-    times; its flops count as in the dtype of u and y.
+    A layer that is not diagonal says in `work(mode, batch, length)` what it computes and stores; all of that counts as
+    products.
 
     A recurrence over n complex states costs, a token: 4 h n for B u, 8 n for the step, 4 h n for C x, 2 h for D u. S4D
     (one system a channel) by FFT of size 2 L: three transforms of 2.5 N log2 N a channel, 6 a frequency, and its kernel
@@ -45,30 +45,21 @@ def layer_cost(
     once written and once read. What is held: all parameters with their gradients and moments; in a forward pass one
     layer's u, y and states; for training every layer's u and states, and one layer's cotangents of both.
     """
-    if own := getattr(layer, "cost", None):
-        operations, *others = (depth * amount for amount in own(mode, batch, length, itemsize))
-        return Cost(operations, operations, *others)
-    if not isinstance(layer, DiagonalLayer):
-        return None
-    h, n = layer.d_model, layer.state_shape[-1]
-    steps = 1 if mode == "decode" else length
-    tokens, ways = batch * steps, 2 if layer.has_reverse else 1
-    wide = max(4, itemsize)  # parameters and states are float32 where u and y are narrower
-    states = tokens * layer.state_reals * wide
-    signal = tokens * h * itemsize
     flops: float
-    products = 0.0
-    weights = params * wide
-    if len(layer.state_shape) == 1:
-        products = 0.0 if mode == "decode" else ways * tokens * (4 * h * n + 4 * h * n)
-        flops = ways * tokens * (4 * h * n + 8 * n + 4 * h * n) + 2 * h * tokens
-    elif mode == "decode":
-        flops = tokens * h * (14 * n + 2)
+    products: float
+    stored: float
+    if isinstance(layer, DiagonalLayer):
+        flops, products, stored = _diagonal(layer, mode, batch, length)
+    elif hasattr(layer, "work"):
+        flops, stored = layer.work(mode, batch, length)
+        products = flops
     else:
-        size = 2 * length
-        transforms = 2.5 * size * math.log2(size)
-        flops = ways * h * ((2 * batch + 1) * transforms + batch * 3 * size + 8 * n * length) + 2 * h * tokens
-        states = h * size * wide * (batch + 1) * ways  # spectra, in the place of states
+        return None
+    tokens = batch * (1 if mode == "decode" else length)
+    wide = max(4, itemsize)  # parameters and states are float32 where u and y are narrower
+    signal = tokens * layer.d_model * itemsize
+    weights = params * wide
+    states = stored * wide
     if mode == "decode":
         moved = weights + 2 * signal + 2 * states
         return Cost(depth * flops, depth * products, depth * moved, depth * (weights + 2 * states) + 2 * signal)
@@ -81,3 +72,20 @@ def layer_cost(
         depth * (7 * weights + 4 * signal + 2 * states),
         depth * (4 * weights + signal + states) + 3 * signal + states,
     )
+
+
+def _diagonal(layer: DiagonalLayer, mode: Mode, batch: int, length: int) -> tuple[float, float, float]:
+    """Operations of a forward pass or a step, those that are products in u's dtype, and numbers stored."""
+    h, n = layer.d_model, layer.state_shape[-1]
+    tokens, ways = batch * (1 if mode == "decode" else length), 2 if layer.has_reverse else 1
+    states = float(tokens * layer.state_reals)
+    if len(layer.state_shape) == 1:
+        products = ways * tokens * (4 * h * n + 4 * h * n)
+        flops = products + ways * tokens * 8 * n + 2 * h * tokens
+        return flops, 0.0 if mode == "decode" else products, states
+    if mode == "decode":
+        return tokens * h * (14 * n + 2), 0.0, states
+    size = 2 * length
+    transforms = 2.5 * size * math.log2(size)
+    flops = ways * h * ((2 * batch + 1) * transforms + batch * 3 * size + 8 * n * length) + 2 * h * tokens
+    return flops, 0.0, h * size * (batch + 1) * ways  # spectra, in the place of states

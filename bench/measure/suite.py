@@ -51,7 +51,8 @@ class WorkloadSuite(Suite):
         )
         weights = workload.weights(cell.cell.plain_model, cell.cell.seed)
         params = sum(weights[name].size for name in workload.groups())
-        cell.describe(batch=self.rows, length=self.length, mode=self.mode, params=params)
+        state_reals = cell.layer.state_at(self.length)
+        cell.describe(batch=self.rows, length=self.length, mode=self.mode, params=params, state_reals=state_reals)
         if self.mode == "decode":
             cell.describe(kernel="step")
         return workload

@@ -63,18 +63,23 @@ class Workload:
             found["cotangent"] = rng.standard_normal(shape, dtype=np.float32)
         return found
 
-    def require_step(self, own_module: str) -> None:
-        """Raises `Unsupported` with the reason where `decode` is asked for and there is no single step."""
+    def require_step(self, framework: str) -> None:
+        """Raises `Unsupported` with the reason where `decode` is asked for and there is no single step.
+
+        `framework` is "torch" or "flax", as in the names of a layer's own methods.
+        """
         if self.mode != "decode":
             return
         name = type(self.layer).__name__
         if self.part == "network":
             raise Unsupported("a network pools over time, so it has no single step: decode is of layers")
+        if hasattr(self.layer, f"{framework}_decoder"):
+            return
         if not isinstance(self.layer, DiagonalLayer):
-            raise Unsupported(f"{name} is no diagonal layer, so it has no step")
+            raise Unsupported(f"{name} is no diagonal layer and has no decoder, so it has no step")
         if self.layer.has_reverse:
             raise Unsupported("a bidirectional layer has no step")
-        if hasattr(self.layer, own_module):
+        if hasattr(self.layer, f"{framework}_module"):
             raise Unsupported(f"{name} brings its own module, and that has no step")
 
     @property

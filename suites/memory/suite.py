@@ -80,7 +80,7 @@ class Memory(WorkloadSuite):
             "peak_system": (system, why),
             "peak_allocator": (allocator, no_allocator),
             "predicted_compiler": (predicted, no_prediction),
-            "predicted_layer": (model, "no model of what this holds: it is of bare layers that are diagonal"),
+            "predicted_layer": (model, "no model of what this holds: it is of bare layers that say what they do"),
         }
         best = allocator if allocator is not None or (system or 0) < memory.RESOLVED else system
         for name, (value, lacking) in figures.items():

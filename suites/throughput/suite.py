@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -85,7 +85,8 @@ class Throughput(WorkloadSuite):
         program.wait()
         first = time.perf_counter() - started
         verdict = verdict or self._verdict(cell)
-        cell.fact(verified=verdict.reason or "yes")
+        shorter = f", at length {verdict.length}" if verdict.length else ""
+        cell.fact(verified=verdict.reason or f"yes{shorter}")
         before, width, budget = program.compilations(), self.width, self.budget
         found, state = machine.undisturbed(cell.device, lambda: timing.take(program, width=width, budget_s=budget))
         compilations = program.compilations() - before
@@ -131,13 +132,15 @@ class Throughput(WorkloadSuite):
 
     def _with_steps(self, cell: Measurement, verdict: Verdict) -> Verdict:
         """The verdict, after a look at single steps as well: they are another program than the scan."""
-        if not isinstance(cell.layer, DiagonalLayer):
-            return verdict  # nothing else can be decoded, and the program says so
-        params = cell.layer.initial(cell.generator("weights"))
+        layer: Any = cell.layer
+        params = layer.initial(cell.generator("weights"))
         held = {"tf32": "float32"}.get(cell.cell.dtype, cell.cell.dtype)
         u = reference.round_input(cell.generator("steps").standard_normal((2, STEPS, self.d_model)), held)
-        wanted = reference.apply(cell.layer, params, u, dtype=held)
-        decode = cell.backend.decoder(cell.layer, params, dtype=cell.cell.dtype, device=cell.device)
+        if isinstance(layer, DiagonalLayer):
+            wanted = reference.apply(layer, params, u, dtype=held)
+        else:
+            wanted = layer.loop(reference.round_to(params, held), u)
+        decode = cell.backend.decoder(layer, params, dtype=cell.cell.dtype, device=cell.device)
         state, found = None, []
         for t in range(STEPS):
             y, state = decode(u[:, t], state)
@@ -161,7 +164,7 @@ class Throughput(WorkloadSuite):
         record("limit_flops", reached.products, "1/s")
         record("limit_state_flops", reached.others, "1/s")
         record("limit_bandwidth", reached.bandwidth, "B/s")
-        why = None if cost else "no model of what this does: it is of bare layers that are diagonal or have a `cost`"
+        why = None if cost else "no model of what this does: it is of bare layers that say what they do"
         least = limits.least_seconds(cost, backend, dtype, device) if cost else None
         record("flops", cost.flops if cost else None, "", message=why)
         record("bytes", cost.moved if cost else None, "B", message=why)

@@ -1,7 +1,8 @@
-"""Layers and networks in jax. Public and stable for other people's code: `layer_function`, `system`."""
+"""Layers and networks in jax. Public and stable for others: `layer_function`, `system`, `FunctionModule`."""
 
 from bench.backends.jax.device import describe, set_process, synchronize
 from bench.backends.jax.layer import (
+    FunctionModule,
     apply,
     apply_from,
     apply_in_turn,
@@ -20,6 +21,7 @@ from bench.backends.jax.program import Program
 from bench.backends.jax.training import Trainer
 
 __all__ = [
+    "FunctionModule",
     "Program",
     "Trainer",
     "apply",

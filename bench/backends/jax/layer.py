@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from bench.backends.jax import ops
 from bench.backends.jax.convolution import convolution_kernel, convolve
 from bench.backends.jax.device import PARAMETER_DTYPES, computing, find, get, put
 from bench.backends.jax.scan import Pair, filtered, product, scan
-from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params, require
+from bench.contract import Decoder, DiagonalLayer, DiagonalSystem, Layer, Missing, Params, Unsupported, require
 
 
 def system(layer: DiagonalLayer | ArrayLayer, params: Params) -> DiagonalSystem:
@@ -77,6 +78,37 @@ class DiagonalModule(nnx.Module):
 
     def __call__(self, u: Array, lengths: Array | None = None) -> Array:
         return outputs(system(self.layer, self.params()), u, lengths)
+
+
+class FunctionModule(nnx.Module):
+    """A layer from a causal function (params, u) -> y; its parameters are named as the layer names them.
+
+    Causal: padding at the end reaches no earlier position, so nothing depends on `lengths`. Where u is bfloat16 the
+    function decides what it computes in; y comes back as u is.
+    """
+
+    def __init__(self, layer: Layer, params: Params, function: Callable[[Params, Array], Array]) -> None:
+        self.function, self.names = function, tuple(params)
+        for name, value in params.items():
+            setattr(self, name, nnx.Param(jnp.asarray(value)))
+
+    def __call__(self, u: Array, lengths: Array | None = None) -> Array:
+        require(u.shape[1] >= 1, "length must be at least 1, not 0")
+        return self.function({name: getattr(self, name)[...] for name in self.names}, u).astype(u.dtype)
+
+
+def layer_decoder(layer: Layer) -> Decoder:
+    """The layer step by step: its own decoder, or that of its system. `Unsupported` where there is neither."""
+    if hasattr(layer, "flax_decoder"):
+        return layer.flax_decoder()
+    if not isinstance(layer, DiagonalLayer):
+        raise Unsupported(f"{type(layer).__name__} is no diagonal layer and has no decoder, so it has no step")
+
+    def start(built: DiagonalSystem, batch: int, length: int) -> Pair:
+        shape = (batch, *built.Lambda.shape)
+        return jnp.zeros(shape, built.D.dtype), jnp.zeros(shape, built.D.dtype)  # two: each is given away to a step
+
+    return Decoder(lambda params: system(layer, params), start, decode_step)
 
 
 def outputs(system: DiagonalSystem, u: Array, lengths: Array | None = None) -> Array:
@@ -253,7 +285,7 @@ def apply(
     with computing(dtype, place):
         ends = None if lengths is None else put(np.asarray(lengths), place)
         if hasattr(layer, "flax_module") or not isinstance(layer, DiagonalLayer):
-            return get(layer_module(layer, params, dtype)(put(u, place, dtype), ends))
+            return get(_module_outputs(*nnx.split(layer_module(layer, params, dtype)), put(u, place, dtype), ends))
         return get(_apply(layer, _arrays(params, place, dtype), put(u, place, dtype), ends))
 
 
@@ -304,15 +336,23 @@ def states(
 
 
 def decoder(
-    layer: DiagonalLayer, params: Params, *, dtype: str = "float32", device: str = "cpu"
-) -> Callable[[np.ndarray, np.ndarray | None], tuple[np.ndarray, np.ndarray]]:
-    """A function (u_t, state) -> (y_t, state); the system is built here, once."""
-    place = find(device)
-    with computing(dtype, place):
-        built = _system(layer, _arrays(params, place, dtype))
+    layer: Layer, params: Params, *, length: int = 1024, dtype: str = "float32", device: str = "cpu"
+) -> Callable[[np.ndarray, Any], tuple[np.ndarray, Any]]:
+    """A function (u_t, state) -> (y_t, state); what does not change from step to step is built here, once.
 
-    def decode(u: np.ndarray, state: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    The state of a layer with a decoder of its own is the decoder's, on the device; it has room for `length` steps.
+    """
+    place, found = find(device), layer_decoder(layer)
+    with computing(dtype, place):
+        built = jax.jit(found.build)(_arrays(params, place, dtype))
+    step = jax.jit(found.step)
+
+    def decode(u: np.ndarray, state: Any) -> tuple[np.ndarray, Any]:
         with computing(dtype, place):
+            if hasattr(layer, "flax_decoder"):
+                before = found.start(built, len(u), length) if state is None else state
+                y, after = step(built, put(u, place, dtype), before)
+                return get(y), after
             x = np.zeros((len(u), *built.Lambda.shape)) if state is None else state  # compiled once, not twice
             y, (re, im) = decode_step(built, put(u, place, dtype), _state_pair(x, place, dtype))
             return get(y), get(re) + 1j * get(im)
@@ -337,18 +377,24 @@ def gradients(
         if isinstance(layer, DiagonalLayer) and not hasattr(layer, "flax_module"):
             found, du = _gradients(layer, _arrays(params, place, dtype), put(u, place, dtype), ends, g)
             return {name: get(value) for name, value in {**found, "u": du}.items()}
-        graph, state = nnx.split(layer_module(layer, params, dtype))
-
-        def loss(state: nnx.State, u: Array) -> Array:
-            return (nnx.merge(graph, state)(u, ends) * g).sum()
-
-        state_gradient, du = jax.grad(loss, (0, 1))(state, put(u, place, dtype))
+        parts = nnx.split(layer_module(layer, params, dtype))
+        state_gradient, du = _module_gradients(*parts, put(u, place, dtype), ends, g)
         return {name: get(value) for name, value in {**nnx.to_pure_dict(state_gradient), "u": du}.items()}
 
 
 @partial(jax.jit, static_argnums=0)
-def _system(layer: DiagonalLayer, params: Params) -> DiagonalSystem:
-    return system(layer, params)
+def _module_outputs(graph: nnx.GraphDef, state: nnx.State, u: Array, lengths: Array | None) -> Array:
+    return nnx.merge(graph, state)(u, lengths)
+
+
+@partial(jax.jit, static_argnums=0)
+def _module_gradients(
+    graph: nnx.GraphDef, state: nnx.State, u: Array, lengths: Array | None, cotangent: Array
+) -> tuple[nnx.State, Array]:
+    def loss(state: nnx.State, u: Array) -> Array:
+        return (nnx.merge(graph, state)(u, lengths) * cotangent).sum()
+
+    return jax.grad(loss, (0, 1))(state, u)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
 
 from bench.backends.jax.device import PARAMETER_DTYPES, computing, find, get, put
-from bench.backends.jax.layer import decode_step, layer_module, system
+from bench.backends.jax.layer import layer_decoder, layer_module
 from bench.backends.jax.network import Classifier
 from bench.backends.jax.training import adam, adamw
-from bench.contract import CompileFailed, DiagonalLayer, DiagonalSystem
+from bench.contract import CompileFailed
 from bench.measure.workload import RECIPE, Workload
 from bench.network import layer_weights
 
@@ -33,14 +33,15 @@ class Program:
         device: str,
         compile: bool = False,
     ) -> None:
-        workload.require_step("flax_module")
+        workload.require_step("flax")
         self.workload, self.weights, self.inputs = workload, weights, inputs
         self.dtype, self.device = dtype, find(device)
         self.result: Any = None
 
     def build(self) -> float | None:
         if self.workload.mode == "decode":
-            self.systems = [self._system(i) for i in range(self.workload.depth)]
+            self.decoder = layer_decoder(self.workload.layer)
+            self.built = [self._built(i) for i in range(self.workload.depth)]
         function, donated, make = self._function()
         with computing(self.dtype, self.device):
             shapes = jax.eval_shape(make)
@@ -92,23 +93,20 @@ class Program:
             return lambda *arguments: _train(workload, dtype, *arguments), (0, 1), start
 
         def begin() -> tuple:
-            systems = [jax.tree.map(lambda x: put(x, self.device), built) for built in self.systems]
-            shapes = [((workload.batch, *built.Lambda.shape), built.D.dtype) for built in systems]
-            states = [(jnp.zeros(*shape), jnp.zeros(*shape)) for shape in shapes]
-            return states, systems, inputs()["u"][:, 0]
+            built = [jax.tree.map(lambda x: put(x, self.device), one) for one in self.built]
+            states = [self.decoder.start(one, workload.batch, workload.length) for one in built]
+            return states, built, inputs()["u"][:, 0]
 
-        return _decode, (0,), begin
+        return partial(_decode, self.decoder.step), (0,), begin
 
-    def _system(self, block: int) -> DiagonalSystem:
-        """A layer's system as numpy arrays: it is built once, however long is decoded."""
-        layer = self.workload.layer
-        assert isinstance(layer, DiagonalLayer)
+    def _built(self, block: int) -> Any:
+        """What a layer's decoder builds, as numpy arrays: once, however long is decoded."""
         with computing(self.dtype, self.device):
             params = {
                 name: put(np.asarray(value, PARAMETER_DTYPES[self.dtype]), self.device)
                 for name, value in layer_weights(self.weights, block).items()
             }
-            return jax.tree.map(get, jax.jit(lambda params: system(layer, params))(params))
+            return jax.tree.map(get, jax.jit(self.decoder.build)(params))
 
     def launch(self) -> None:
         found = self.executable(*self.arguments)
@@ -180,10 +178,10 @@ def _train(
     return *adamw(RECIPE, workload.groups(), trained, moments, gradient, RECIPE.rate), (y, du)
 
 
-def _decode(states: list, systems: list, u: Array) -> tuple[list, Array]:
+def _decode(step: Callable, states: list, built: list, u: Array) -> tuple[list, Array]:
     after = []
-    for built, state in zip(systems, states, strict=True):
-        u, last = decode_step(built, u, state)
+    for one, state in zip(built, states, strict=True):
+        u, last = step(one, u, state)
         after.append(last)
     return after, u
 

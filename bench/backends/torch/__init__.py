@@ -1,7 +1,8 @@
-"""Layers and networks in torch. Public and stable for other people's code: `layer_module` and `system`."""
+"""Layers and networks in torch. Public and stable for others: `layer_module`, `system`, `FunctionModule`."""
 
 from bench.backends.torch.device import describe, set_process, synchronize
 from bench.backends.torch.layer import (
+    FunctionModule,
     apply,
     apply_from,
     apply_in_turn,
@@ -19,6 +20,7 @@ from bench.backends.torch.program import Program
 from bench.backends.torch.training import Trainer
 
 __all__ = [
+    "FunctionModule",
     "Program",
     "Trainer",
     "apply",

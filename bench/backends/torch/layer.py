@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from bench.backends.torch import ops
 from bench.backends.torch.convolution import convolution_kernel, convolve
 from bench.backends.torch.device import PARAMETER_DTYPES, find, get, put
 from bench.backends.torch.scan import Pair, algorithm, filtered, products, scan
-from bench.contract import DiagonalLayer, DiagonalSystem, Layer, Missing, Params, require
+from bench.contract import Decoder, DiagonalLayer, DiagonalSystem, Layer, Missing, Params, Unsupported, require
 
 
 def system(layer: DiagonalLayer | ArrayLayer, params: Params) -> DiagonalSystem:
@@ -57,6 +58,40 @@ class DiagonalModule(nn.Module):
 
     def forward(self, u: Tensor, lengths: Tensor | None = None) -> Tensor:
         return outputs(system(self.layer, dict(self.named_parameters())), u, lengths)
+
+
+class FunctionModule(nn.Module):
+    """A layer from a causal function (params, u) -> y; its parameters are named as the layer names them.
+
+    Causal: padding at the end reaches no earlier position, so nothing depends on `lengths`. Where u is bfloat16 the
+    function decides what it computes in; y comes back as u is.
+    """
+
+    def __init__(self, layer: Layer, params: Params, function: Callable[[Params, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        roles = layer.roles()
+        for name, value in params.items():
+            tensor = torch.tensor(np.asarray(value))  # a copy: training must not change `params`
+            self.register_parameter(name, nn.Parameter(tensor, requires_grad=roles[name] != "constant"))
+
+    def forward(self, u: Tensor, lengths: Tensor | None = None) -> Tensor:
+        require(u.shape[1] >= 1, "length must be at least 1, not 0")
+        return self.function(dict(self.named_parameters()), u).to(u.dtype)
+
+
+def layer_decoder(layer: Layer) -> Decoder:
+    """The layer step by step: its own decoder, or that of its system. `Unsupported` where there is neither."""
+    if hasattr(layer, "torch_decoder"):
+        return layer.torch_decoder()
+    if not isinstance(layer, DiagonalLayer):
+        raise Unsupported(f"{type(layer).__name__} is no diagonal layer and has no decoder, so it has no step")
+
+    def start(built: DiagonalSystem, batch: int, length: int) -> Pair:
+        zero = built.D.new_zeros((batch, *built.Lambda.shape))
+        return zero, zero
+
+    return Decoder(lambda params: system(layer, params), start, decode_step)
 
 
 def outputs(system: DiagonalSystem, u: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -267,15 +302,22 @@ def states(
 
 
 def decoder(
-    layer: DiagonalLayer, params: Params, *, dtype: str = "float32", device: str = "cpu"
-) -> Callable[[np.ndarray, np.ndarray | None], tuple[np.ndarray, np.ndarray]]:
-    """A function (u_t, state) -> (y_t, state); the system is built here, once."""
-    place = find(device)
-    with torch.no_grad():
-        built = system(layer, _tensors(params, place, dtype))
+    layer: Layer, params: Params, *, length: int = 1024, dtype: str = "float32", device: str = "cpu"
+) -> Callable[[np.ndarray, Any], tuple[np.ndarray, Any]]:
+    """A function (u_t, state) -> (y_t, state); what does not change from step to step is built here, once.
 
-    def decode(u: np.ndarray, state: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    The state of a layer with a decoder of its own is the decoder's, on the device; it has room for `length` steps.
+    """
+    place, found = find(device), layer_decoder(layer)
+    with torch.no_grad():
+        built = found.build(_tensors(params, place, dtype))
+
+    def decode(u: np.ndarray, state: Any) -> tuple[np.ndarray, Any]:
         with torch.no_grad():
+            if hasattr(layer, "torch_decoder"):
+                before = found.start(built, len(u), length) if state is None else state
+                y, after = found.step(built, put(u, place, dtype), before)
+                return get(y), after
             y, last = decode_step(built, put(u, place, dtype), _state_pair(state, place, dtype))
             return get(y), get(torch.complex(*last))
 

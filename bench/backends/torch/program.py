@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._pytree import tree_leaves
 
 from bench.backends.torch.device import PARAMETER_DTYPES, find, put
-from bench.backends.torch.layer import decode_step, layer_module, system
+from bench.backends.torch.layer import layer_decoder, layer_module
 from bench.backends.torch.network import Classifier
 from bench.backends.torch.training import AdamW
-from bench.contract import CompileFailed, DiagonalLayer
+from bench.contract import CompileFailed
 from bench.measure.workload import RECIPE, Workload
 from bench.network import layer_weights
 
@@ -50,7 +51,7 @@ class Program:
         device: str,
         compile: bool = False,
     ) -> None:
-        workload.require_step("torch_module")
+        workload.require_step("torch")
         self.workload, self.weights, self.inputs = workload, weights, inputs
         self.dtype, self.device, self.compile = dtype, find(device), compile
         self.counter = _Counter()
@@ -111,25 +112,22 @@ class Program:
         self.held = [*self.named.values(), *placed.values()]
 
     def _place_decoder(self) -> None:
-        layer = self.workload.layer
-        assert isinstance(layer, DiagonalLayer)
+        decoder = layer_decoder(self.workload.layer)
         own = [layer_weights(self.weights, i) for i in range(self.workload.depth)]
         kept = PARAMETER_DTYPES[self.dtype]
         tensors = [{name: put(value, self.device).to(kept) for name, value in params.items()} for params in own]
         with torch.no_grad():
-            systems = [system(layer, params) for params in tensors]
+            built = [decoder.build(params) for params in tensors]
+            self.states = [decoder.start(one, self.workload.batch, self.workload.length) for one in built]
         self.u = self.u[:, 0]
-        self.states: list = [None] * len(systems)
 
         def step(u: Tensor, states: list) -> tuple[Tensor, list]:
             after = []
-            for built, state in zip(systems, states, strict=True):
-                u, last = decode_step(built, u, state)
+            for one, state in zip(built, states, strict=True):
+                u, last = decoder.step(one, u, state)
                 after.append(last)
             return u, after
 
-        with torch.no_grad():
-            _, self.states = step(self.u, self.states)
         run = self._compiled(step)
 
         def call() -> None:
@@ -137,8 +135,7 @@ class Program:
                 self.result, self.states = run(self.u, self.states)
 
         self._call = call
-        self.held = [self.u, *(part for built in systems for part in built if part is not None)]
-        self.held += [part for state in self.states for part in state]
+        self.held = [leaf for leaf in tree_leaves((self.u, built, self.states)) if isinstance(leaf, Tensor)]
 
     def _compiled(self, run):
         return torch.compile(run, fullgraph=True, dynamic=False, backend=self.counter) if self.compile else run
