@@ -80,7 +80,7 @@ def _diagonal(layer: DiagonalLayer, mode: Mode, batch: int, length: int) -> tupl
     tokens, ways = batch * (1 if mode == "decode" else length), 2 if layer.has_reverse else 1
     states = float(tokens * layer.state_reals)
     if len(layer.state_shape) == 1:
-        products = ways * tokens * (4 * h * n + 4 * h * n)
+        products = float(ways * tokens * (4 * h * n + 4 * h * n))
         flops = products + ways * tokens * 8 * n + 2 * h * tokens
         return flops, 0.0 if mode == "decode" else products, states
     if mode == "decode":
