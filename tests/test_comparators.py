@@ -18,7 +18,7 @@ from bench.contract import Unsupported
 from bench.measure.cost import layer_cost
 from bench.measure.workload import Workload
 from bench.network import Network
-from bench.recipe import SLOW_ROLES, Recipe
+from bench.recipe import GROUP_OF, Recipe
 from bench.training import layer_with_state
 from models.dense_linear import DenseLinear, flax_states, torch_states
 from models.gru import GRU
@@ -309,7 +309,7 @@ def test_recurrent_parameters_train_at_the_small_rate_without_decay(layer):
     assert groups.keys() == network.initial("any", 0).keys()
     outputs = {"C", "D", "W_q", "W_k", "W_v", "W_o"}
     for name, role in layer.roles().items():
-        slow = role in SLOW_ROLES
+        slow = GROUP_OF[role] == "slow"
         assert slow == (name not in outputs)
         wanted = (recipe.recurrent_factor, 0.0) if slow else (1.0, recipe.weight_decay)
         assert groups[f"blocks.0.layer.{name}"] == wanted

@@ -432,6 +432,8 @@ FLIPS = {
         "dt_max": 0.5,
         "train_B": True,
         "bidirectional": True,
+        "offset": True,
+        "n_ssm": 2,
     },
     "s5": {
         "d_model": 5,
@@ -461,7 +463,8 @@ def observed(model, options):
 @pytest.mark.parametrize(("model", "option"), [(model, option) for model in MODELS for option in FLIPS[model]])
 def test_no_option_is_accepted_and_ignored(model, option):
     assert set(FLIPS[model]) == {field.name for field in dataclasses.fields(bench.layer(model).layer)}
-    plain, flipped = observed(model, {}), observed(model, {option: FLIPS[model][option]})
+    base = {"bidirectional": True} if option == "offset" else {}  # of whose reversed half it is
+    plain, flipped = observed(model, base), observed(model, base | {option: FLIPS[model][option]})
     if option in ("d_model", "d_state", "bidirectional", "train_B", "conj_sym"):
         assert plain[1] != flipped[1]
         size = [sum(np.prod(shape) for shape in shapes.values()) for _, shapes, *_ in (plain, flipped)]
@@ -470,6 +473,9 @@ def test_no_option_is_accepted_and_ignored(model, option):
         assert plain[0] < flipped[0]
     if option == "train_B":  # the same map, with a parameter more
         np.testing.assert_array_equal(flipped[2]["B"], np.broadcast_to([1.0, 0.0], (4, 4, 2)))
+    elif option == "n_ssm":  # the same map at the start, from fewer parameters
+        assert (plain[1]["A_imag"], flipped[1]["A_imag"]) == ((4, 4), (2, 4))
+        np.testing.assert_array_equal(plain[-1], flipped[-1])
     else:
         assert plain[-1].shape != flipped[-1].shape or not np.allclose(plain[-1], flipped[-1])
 

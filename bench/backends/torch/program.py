@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._pytree import tree_leaves
 
 from bench.backends.torch.device import PARAMETER_DTYPES, find, put
 from bench.backends.torch.layer import layer_decoder, layer_module
@@ -135,7 +134,7 @@ class Program:
                 self.result, self.states = run(self.u, self.states)
 
         self._call = call
-        self.held = [leaf for leaf in tree_leaves((self.u, built, self.states)) if isinstance(leaf, Tensor)]
+        self.held = list(_tensors((self.u, built, self.states)))
 
     def _compiled(self, run):
         return torch.compile(run, fullgraph=True, dynamic=False, backend=self.counter) if self.compile else run
@@ -231,3 +230,14 @@ def _profiled_peak(call) -> int:
         held += change
         peak = max(peak, held)
     return peak
+
+
+def _tensors(x: object) -> Iterator[Tensor]:
+    """All tensors in nested tuples, lists and mappings."""
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, Mapping):
+        yield from _tensors(list(x.values()))
+    elif isinstance(x, tuple | list):
+        for part in x:
+            yield from _tensors(part)
