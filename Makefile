@@ -8,7 +8,7 @@
 #   make check          lint, format, types
 #   make format         rewrites files as `make check` wants them
 #
-# Another build of torch (say for a GPU): make run PIP_ARGS="--index-url URL" CONSTRAINTS=
+# Another build of torch (say for a GPU): make run PIP_ARGS="--extra-index-url URL" CONSTRAINTS=
 # Another interpreter:                    make run PYTHON=python3.12
 
 PYTHON ?= python3
