@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -20,11 +21,12 @@ from bench.prefetch import Prefetch
 from bench.recipe import Recipe
 from bench.report.blocks import Table
 from bench.training import Batch
+from suites.accuracy import recipes
 from suites.accuracy.published import figure
-from suites.accuracy.recipes import adaptation
 from suites.accuracy.report import blocks
 from suites.accuracy.suite import Accuracy
 
+adaptation = partial(recipes.adaptation, Accuracy)
 TASK = "listops[max_length=24,train=64,validation=40,test=32]"
 SMALL = ["steps=12", "evaluations=4", "watched=16", "batch=8", "d_model=8", "d_state=8"]
 

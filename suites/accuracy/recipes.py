@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import registry
-from bench.contract import Adaptation, require
+from bench.contract import Adaptation, Suite, require
 from bench.options import convert, parse_name
 
 HERE = Path(__file__).parent
@@ -18,16 +18,16 @@ TEXTS = ("source", "gaps")
 """What a section says to its reader: where its values come from, and which had to be chosen here."""
 
 
-def adaptation(recipe: str, model: str, task: str) -> Adaptation:
+def adaptation(suite: type[Suite], recipe: str, model: str, task: str) -> Adaptation:
     """What a recipe asks of a model on a task: the later of [default], [models.M], [tasks.T] and [M.T] goes first.
 
     T may have options, as in [lru."pathfinder[size=128]"]: it then goes before the plain name, for tasks with these.
-    `recipe` is `default`, a built-in one, or a TOML file. ValueError: no such recipe, an unknown key or a value that
+    `suite` has the factors that a recipe sets. `recipe` is `default`, a built-in one, or a TOML file. ValueError: no such recipe, an unknown key or a value that
     does not fit, with its section; or nothing for this model and task in a recipe without [default].
     """
     if recipe == "default":
         return Adaptation()
-    sections = _read(recipe)
+    sections = _read(suite, recipe)
     found = [name for name in ("default", f"models.{model}") if name in sections]
     for owner in ("tasks", model):
         own = [name for name in sections if name.startswith(f"{owner}.") and _fits(name.partition(".")[2], task)]
@@ -57,7 +57,7 @@ def _fits(section: str, task: str) -> bool:
 
 
 @cache
-def _read(recipe: str) -> Mapping[str, Mapping[str, Any]]:
+def _read(suite: type[Suite], recipe: str) -> Mapping[str, Mapping[str, Any]]:
     path = HERE / f"{recipe}.toml" if recipe in BUILT_IN else Path(recipe)
     require(
         recipe in BUILT_IN or path.suffix == ".toml",
@@ -73,24 +73,22 @@ def _read(recipe: str) -> Mapping[str, Mapping[str, Any]]:
     for name, value in content.items():
         require(isinstance(value, dict), f"recipe {recipe}: {name} stands outside of a section")
         if name == "default":
-            sections[name] = _checked(recipe, name, value)
+            sections[name] = _checked(suite, recipe, name, value)
         else:
             for inner, section in value.items():
                 require(isinstance(section, dict), f"recipe {recipe}: [{name}] holds {inner}, which is no section")
-                sections[f"{name}.{inner}"] = _checked(recipe, f"{name}.{inner}", section)
+                sections[f"{name}.{inner}"] = _checked(suite, recipe, f"{name}.{inner}", section)
     return sections
 
 
-def _checked(recipe: str, name: str, section: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(suite: type[Suite], recipe: str, name: str, section: Mapping[str, Any]) -> dict[str, Any]:
     """The section in the types of the suite's factors and the model's options."""
-    from suites.accuracy.suite import Accuracy
-
     owner = f"recipe {recipe}, [{name}]"
     content = dict(section)
     kept = {key: str(content.pop(key)) for key in TEXTS if key in content}
     options, depth = content.pop("options", None), content.pop("depth", None)
     require("recipe" not in content, f"{owner} names another recipe")
-    found = kept | convert(owner, Accuracy, content)
+    found = kept | convert(owner, suite, content)
     if depth is not None:
         whole = isinstance(depth, int) and not isinstance(depth, bool)
         require(whole and depth >= 1, f"{owner} option depth is {depth!r}: it must be a whole number of at least 1")

@@ -73,7 +73,7 @@ class Accuracy(Suite):
         Structure(**_fields(self, Structure))
 
     def adapt(self, model: str, task: str | None) -> Adaptation:
-        return adaptation(self.recipe, model, task or "")
+        return adaptation(type(self), self.recipe, model, task or "")
 
     @property
     def structure(self) -> Structure:
