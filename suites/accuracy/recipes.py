@@ -22,8 +22,9 @@ def adaptation(suite: type[Suite], recipe: str, model: str, task: str) -> Adapta
     """What a recipe asks of a model on a task: the later of [default], [models.M], [tasks.T] and [M.T] goes first.
 
     T may have options, as in [lru."pathfinder[size=128]"]: it then goes before the plain name, for tasks with these.
-    `suite` has the factors that a recipe sets. `recipe` is `default`, a built-in one, or a TOML file. ValueError: no such recipe, an unknown key or a value that
-    does not fit, with its section; or nothing for this model and task in a recipe without [default].
+    `suite` has the factors that a recipe sets. `recipe` is `default`, a built-in one, or a TOML file. ValueError: no
+    such recipe, an unknown key or a value that does not fit, with its section; or nothing for this model and task in a
+    recipe without [default].
     """
     if recipe == "default":
         return Adaptation()

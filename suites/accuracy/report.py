@@ -27,8 +27,9 @@ def blocks(results: pd.DataFrame) -> list[Block]:
     if not groups:
         return [Note("no cells")]
     found: list[Block] = []
-    for task in dict.fromkeys(group.key["task"] for group in groups):
-        found.append(_scores([group for group in groups if group.key["task"] == task]))
+    tasks = list(dict.fromkeys(group.key["task"] for group in groups))
+    for task in tasks:
+        found.append(_scores([group for group in groups if group.key["task"] == task], task == tasks[-1]))
     measured = [group for group in groups if group.ok]
     return [*found, _course(measured)] if measured else found
 
@@ -58,7 +59,8 @@ class _Group(Cells):
         return rows[rows["step"] == rows["cell_id"].map(steps)]["value"].to_numpy(float)
 
 
-def _scores(groups: list[_Group]) -> Table:
+def _scores(groups: list[_Group], last: bool) -> Table:
+    """The table of one task; what its columns mean stands under the last."""
     floors: dict[str, float] = next((group.facts["floors"] for group in groups if group.facts.get("floors")), {})
     rows = []
     for group in groups:
@@ -70,9 +72,11 @@ def _scores(groups: list[_Group]) -> Table:
             _whole(group.column("state_reals")),
         ])  # fmt: skip
     columns = [*groups[0].heads(), "ok", "test", "validation", "published", "params", "state reals"]
-    notes = [NOTE]
+    notes = []
     if floors:
-        notes.insert(0, "Floors: " + ", ".join(f"{name} {100 * value:.1f}" for name, value in floors.items()) + " %.")
+        notes.append("Floors: " + ", ".join(f"{name} {100 * value:.1f}" for name, value in floors.items()) + " %.")
+    if last:
+        notes.append(NOTE)
     if any(row[len(groups[0].heads()) + 1].endswith("!") for row in rows):
         notes.append(PARTIAL)
     title = f"Test accuracy [%] on {groups[0].key['task']}"
