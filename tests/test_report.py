@@ -197,6 +197,11 @@ def test_what_tells_cells_apart_is_what_varies_within_their_suite():
     assert {tuple(one) for one in found} == {("backend", "seed", "length", "mode")}  # jax alone is compiled always
     assert found[-1] == {"backend": "torch", "seed": "1", "length": "-", "mode": "-"}
     assert told_apart(both[:1]) == [{}]
+    by_recipe = [both[0] | {"model": model, "factors": json.dumps({"rate": rate})}
+                 for model, rate in (("lru", 1), ("s5", 2))]  # fmt: skip
+    assert told_apart(by_recipe) == [{}, {}]  # the rate follows from the model
+    swept = [*by_recipe, by_recipe[1] | {"factors": json.dumps({"rate": 3})}]
+    assert told_apart(swept) == [{"rate": "1"}, {"rate": "2"}, {"rate": "3"}]
 
 
 def test_cells_that_the_oracle_contradicts_are_named_with_what_tells_them_apart():

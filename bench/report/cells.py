@@ -20,7 +20,8 @@ APART = ("backend", "device", "dtype", "compiled", "task", "depth", "d_model", "
 def told_apart(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """For each cell, given by the store's columns, the names and values of what varies within its suite, or any other.
 
-    All have the same names, in one order: those of `APART`, then factors. What a cell has not is a dash.
+    All have the same names, in one order: those of `APART`, then factors, where cells that are alike in suite, model,
+    backend and the former differ in them: not what follows from the model, as in a recipe. A dash: it has none.
     """
     parsed = {text: json.loads(text) for cell in cells if isinstance(text := cell.get("factors"), str)}
     whole = [dict(cell) | parsed.get(str(cell.get("factors")), {}) for cell in cells]
@@ -31,7 +32,14 @@ def told_apart(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
             among = (cell.get("suite"), cell.get("backend") if name == "compiled" else None, name)  # jax always is
             values.setdefault(among, set()).add(_text(cell.get(name)))
     varying = {name for (_, _, name), found in values.items() if len(found) > 1}
-    names = [name for name in (*APART, *factors) if name in varying]
+    names = [name for name in APART if name in varying]
+    shown = ("suite", "model", "backend", *names)
+    alike: dict[tuple, dict[str, set[str]]] = {}
+    for cell in whole:
+        own = alike.setdefault(tuple(_text(cell.get(name)) for name in shown), {})
+        for name in factors:
+            own.setdefault(name, set()).add(_text(cell.get(name)))
+    names += [name for name in factors if any(len(found[name]) > 1 for found in alike.values())]
     return [{name: _text(cell.get(name)) for name in names} for cell in whole]
 
 
