@@ -300,11 +300,13 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
             }
             matches: dict[str, dict[str, Any]] = {}
             if request.match:
-                length = getattr(built, "length", 1024)
-                options, matches = _matched(model_cells, options, classes, built.d_model, request.match, length)
+                length, widths = getattr(built, "length", 1024), {fit.d_model for fit, *_ in fitted.values()}
+                require(len(widths) == 1, f"--match: the recipe gives the models different d_model: {sorted(widths)}")
+                options, matches = _matched(model_cells, options, classes, widths.pop(), request.match, length)
+                fitted = dict(zip(options, fitted.values(), strict=True))  # by their new names
             # seeds last: cells that differ by it alone follow one another, and a worker compiles once for all of them
             for model, backend, dtype, seed in itertools.product(options, request.backends, dtypes, seeds):
-                fit, own_depth, _ = fitted.get(model, (built, depth, {}))
+                fit, own_depth, _ = fitted[model]
                 yield Cell(
                     suite=name,
                     suite_version=suite.version,

@@ -99,6 +99,7 @@ def measure(task: Task, spec: dict[str, Any], folder: Path) -> str:
     except Diverged as reason:
         status, message = "diverged", str(reason)
         if measurement:
+            measurement.checkpoint.remove()  # from which it would only diverge again
             measurement.record("diverged_at_step", reason.step, "step", step=reason.step)
     except CompileFailed as error:
         status, message = "compile_failed", cut_paths(str(error))

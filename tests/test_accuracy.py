@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from functools import partial
 
@@ -10,9 +11,10 @@ import pandas as pd
 import pytest
 
 import bench
-from bench import plan, store
+from bench import plan, store, worker
 from bench.checkpoint import Checkpoint
 from bench.contract import Diverged, View
+from bench.matching import count
 from bench.measurement import Measurement
 from bench.network import Network
 from bench.options import build
@@ -140,6 +142,27 @@ def test_training_that_diverges_says_its_step():
     found = measurement(cell)
     with pytest.raises(Diverged):
         found.suite.measure(found)
+
+
+def test_a_cell_that_diverged_leaves_no_checkpoint(tmp_path):
+    (cell,) = cells("rate=1e30", "warmup=0", "clip=1e30")
+    (tmp_path / "cells").mkdir()
+    path = tmp_path / "checkpoints" / f"{cell.id}.safetensors"
+    Checkpoint(path, "older code").save({"a": np.zeros(1)}, {})
+    spec = {"plugins": [], "params": False, "threads": 1, "begun": str(tmp_path / "begun"), "device": "cpu",
+            "run_id": "run", "env_id": "env", "code": "code"}  # fmt: skip
+    assert worker.measure(worker.Task(dataclasses.asdict(cell)), spec, tmp_path) == "diverged"
+    assert not path.parent.exists()
+
+
+def test_matched_models_are_trained_by_the_recipe_and_at_its_width():
+    request = Request.parse(suite="accuracy", models="lru,rotrnn,s5", tasks="digits", seeds="0", match="params")
+    lru, *others = plan.cells(request, "cpu", "quick")
+    for cell in others:
+        assert (cell.d_model, cell.factors, cell.depth) == (32, lru.factors, lru.depth)
+        assert cell.match["target"] == count(lru.layer)
+        assert cell.match["size"] == count(cell.layer)
+    assert lru.factors["steps"] == 800
 
 
 def test_epochs_are_whole_passes_over_the_training_split():
