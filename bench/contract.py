@@ -372,6 +372,10 @@ class Suite(ABC):
         """Values that go before a preset's, for a model's plain name and a task with its options. Default: none."""
         return Adaptation()
 
+    def check(self, layer: Layer) -> None:
+        """ValueError where a factor does not go with a layer, said when the plan is made. Default: all do."""
+        return
+
     @property
     def structure(self) -> Structure | None:
         """How its networks' blocks are built; None is as `bench.network.Structure` has it."""

@@ -304,6 +304,9 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
                 require(len(widths) == 1, f"--match: the recipe gives the models different d_model: {sorted(widths)}")
                 options, matches = _matched(model_cells, options, classes, widths.pop(), request.match, length)
                 fitted = dict(zip(options, fitted.values(), strict=True))  # by their new names
+            for model, (fit, *_) in fitted.items():
+                cls = registry.find("model", parse_name(model)[0])
+                fit.check(build(f"model {model}", cls, options[model] | {"d_model": fit.d_model}))
             # seeds last: cells that differ by it alone follow one another, and a worker compiles once for all of them
             for model, backend, dtype, seed in itertools.product(options, request.backends, dtypes, seeds):
                 fit, own_depth, _ = fitted[model]

@@ -165,6 +165,12 @@ def test_matched_models_are_trained_by_the_recipe_and_at_its_width():
     assert lru.factors["steps"] == 800
 
 
+def test_a_parameter_that_a_layer_has_not_is_refused_before_any_work():
+    with pytest.raises(ValueError, match="moved: 'theta' is neither a role nor a parameter: allowed are B_im"):
+        cells("moved=theta:fast")
+    assert len(cells("moved=theta:fast", "heads=2", models="rotrnn")) == 1
+
+
 def test_epochs_are_whole_passes_over_the_training_split():
     assert Accuracy(epochs=3, batch=10).training(64).steps == 18
     assert Accuracy(epochs=3, batch=100).training(64).steps == 3

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import pandas as pd
 
-from bench.contract import Adaptation, Missing, Suite, View, require
+from bench.contract import Adaptation, Layer, Missing, Suite, View, require
 from bench.measurement import Measurement
-from bench.network import Mix, Norm, Structure
+from bench.network import Mix, Network, Norm, Structure
 from bench.recipe import Recipe
 from bench.report.blocks import Block
 from suites.accuracy.recipes import adaptation
@@ -74,6 +74,10 @@ class Accuracy(Suite):
 
     def adapt(self, model: str, task: str | None) -> Adaptation:
         return adaptation(type(self), self.recipe, model, task or "")
+
+    def check(self, layer: Layer) -> None:
+        network = Network(layer=layer, depth=1, inputs=1, tokens=True, classes=1, structure=self.structure)
+        self.training(1).groups(network.roles())
 
     @property
     def structure(self) -> Structure:
