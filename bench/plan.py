@@ -302,7 +302,10 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
             if request.match:
                 length, widths = getattr(built, "length", 1024), {fit.d_model for fit, *_ in fitted.values()}
                 require(len(widths) == 1, f"--match: the recipe gives the models different d_model: {sorted(widths)}")
-                options, matches = _matched(model_cells, options, classes, widths.pop(), request.match, length)
+                own_options = {model: fitted[model][2] for model, _ in model_cells}
+                options, matches = _matched(
+                    model_cells, options, own_options, classes, widths.pop(), request.match, length
+                )
                 fitted = dict(zip(options, fitted.values(), strict=True))  # by their new names
             for model, (fit, *_) in fitted.items():
                 cls = registry.find("model", parse_name(model)[0])
@@ -336,7 +339,6 @@ def _adapted(
     found = suite.adapt(model, task)
     closed = asked.keys() | {suite.alternatives[key] for key in asked.keys() & suite.alternatives.keys()}
     factors = {key: value for key, value in found.factors.items() if key == "recipe" or key not in closed}
-    require(not (request.match and found.options), f"--match: the recipe sets the sizes of {model}")
     values = {key: getattr(suite, key) for key in fields(type(suite))} | factors
     fit = build(f"suite {name}", type(suite), values)
     return fit, found.depth if found.depth and not request.depths else depth, found.options
@@ -345,12 +347,16 @@ def _adapted(
 def _matched(
     models: list[tuple[str, dict[str, Any]]],
     options: dict[str, dict[str, Any]],
+    adapted: Mapping[str, Mapping[str, Any]],
     classes: Mapping[str, type[Layer]],
     d_model: int,
     by: str,
     length: int,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Options of all models at the first one's size, by their new names, and what became of each."""
+    """Options of all models at the first one's size, by their new names, and what became of each.
+
+    Of the options that a suite `adapted` all hold but the d_state of the others.
+    """
     first = models[0][0]
     target = matching.size(classes[first](**options[first], d_model=d_model), by, length)
     found, matches = {first: options[first]}, {first: {"by": by, "target": target, "size": target}}
@@ -360,8 +366,8 @@ def _matched(
             raise ValueError(f"--match {by}: {model} has no d_state that could be set")
         if "d_state" in chosen:
             raise ValueError(f"--match {by} sets the d_state of {model}, which is given as well")
-        sized, reached = matching.match(cls, chosen, d_model, by, target, length)
-        name = format_name(parse_name(model)[0], cls, sized)
+        sized, reached = matching.match(cls, dict(adapted[model]) | chosen, d_model, by, target, length)
+        name = format_name(parse_name(model)[0], cls, chosen | {"d_state": sized["d_state"]})
         found[name] = _built_options(name, cls, sized, d_model)
         matches[name] = {"by": by, "target": target, "size": reached}
     return found, matches

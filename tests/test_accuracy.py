@@ -165,6 +165,22 @@ def test_matched_models_are_trained_by_the_recipe_and_at_its_width():
     assert lru.factors["steps"] == 800
 
 
+def test_matched_sizes_go_before_those_of_a_recipe_whose_other_options_hold(tmp_path):
+    recipe = tmp_path / "own.toml"
+    recipe.write_text("[default]\nd_model = 32\n[models.lru]\noptions = { d_state = 48, r_min = 0.5 }\n")
+    set_ = {"recipe": [str(recipe)]}
+    request = Request.parse(
+        suite="accuracy", models="s5[d_state=80],lru", tasks="digits", seeds="0", match="params", set=set_
+    )
+    s5, lru = plan.cells(request, "cpu", "quick")
+    assert lru.options["r_min"] == 0.5
+    assert lru.model == f"lru[d_state={lru.options['d_state']}]"
+    assert abs(lru.match["size"] - count(s5.layer)) < abs(count(s5.layer) - 6320)  # that of d_state = 48
+    first, other = plan.cells(dataclasses.replace(request, models=["lru", "s5"]), "cpu", "quick")
+    assert first.options["d_state"] == 48
+    assert other.match["target"] == count(first.layer) == 6320
+
+
 def test_a_parameter_that_a_layer_has_not_is_refused_before_any_work():
     with pytest.raises(ValueError, match="moved: 'theta' is neither a role nor a parameter: allowed are B_im"):
         cells("moved=theta:fast")
