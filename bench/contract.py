@@ -345,7 +345,7 @@ class Suite(ABC):
 
     The dataclass fields are the suite's own factors, in the values that one cell has. `presets` maps a preset's name
     (`quick`, `default`, ...) to factor -> list of values; besides the suite's own fields it may set `tasks`, `depths`,
-    `models`, `seeds` and `dtypes`, and options of tasks as `TASK.OPTION`.
+    `models`, `seeds` and `dtypes`, and options of tasks and models as `NAME.OPTION`.
     """
 
     d_model: int = 64

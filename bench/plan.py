@@ -284,7 +284,7 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
     models = request.models or values.get("models") or registry.built_in("model")
     task_cells: list[tuple[str | None, dict[str, Any]]]
     task_cells = [cell for task in tasks for cell in _task_options(task, values, settings, own)] or [(None, {})]
-    model_cells = list(dict(_model_options(models, request.variants, settings, own)).items())
+    model_cells = list(dict(_model_options(models, values, request.variants, settings, own)).items())
     classes = {model: registry.find("model", parse_name(model)[0]) for model, _ in model_cells}
     require(not request.compile or suite.compiles, f"--compile: cells of the suite {name} are not compiled by torch")
 
@@ -380,9 +380,13 @@ def _built_options(model: str, cls: type, options: Mapping[str, Any], d_model: i
 
 
 def _model_options(
-    models: Iterable[str], variants: bool, settings: _Settings, taken: Iterable[str]
+    models: Iterable[str],
+    preset: Mapping[str, list[Any]],
+    variants: bool,
+    settings: _Settings,
+    taken: Iterable[str],
 ) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Canonical name and options of every chosen model, its variants and its settings."""
+    """Canonical name and options of every chosen model, its variants and its settings, which go before a preset's."""
     for text in models:
         name, given = parse_name(text)
         cls = registry.find("model", name)
@@ -390,7 +394,9 @@ def _model_options(
             "d_model" not in given, f"model {text}: d_model is the suite's, write --set d_model={given.get('d_model')}"
         )
         options = convert(f"model {name}", cls, given)
-        varied = settings.pick(name, [key for key in fields(cls) if key != "d_model"], taken)
+        names = [key for key in fields(cls) if key != "d_model"]
+        varied = {key: preset[f"{name}.{key}"] for key in names if f"{name}.{key}" in preset and key not in options}
+        varied |= settings.pick(name, names, taken)
         for extra in [{}, *cls.variants.values()] if variants else [{}]:
             for choice in itertools.product(*varied.values()):
                 chosen = options | dict(extra) | convert(f"model {name}", cls, dict(zip(varied, choice, strict=True)))

@@ -15,12 +15,12 @@ import bench
 from bench.backends import reference
 from bench.backends.torch import layer_module
 from bench.contract import LAYER_ROLES
+from bench.energy import white_noise_energy
 from bench.network import Network, layer_weights
 from bench.recipe import Recipe
 from bench.sampling import open_uniform, truncated_normal
 from bench.state_space import hippo_input, hippo_normal
 from bench.training import Batch
-from suites.stability.norms import white_noise_energy
 
 MODELS = ("lru", "rotrnn", "s4d", "s5")
 SIZES = {

@@ -191,12 +191,6 @@ def test_settling_is_the_first_evaluation_after_which_the_norm_stays():
     assert norms.settling_step(steps, np.array([1.0, 2.0, 4.0, 8.0, 16.0])) is None
 
 
-def test_times_double_and_end_with_the_length():
-    assert norms.doubling_times(1) == [1]
-    assert norms.doubling_times(8) == [1, 2, 4, 8]
-    assert norms.doubling_times(100) == [1, 2, 4, 8, 16, 32, 64, 100]
-
-
 def test_the_largest_drift_keeps_its_sign():
     assert norms.largest(np.array([0.0, -2.0, 1.5])) == -2.0
     np.testing.assert_array_equal(norms.drift(np.array([1.0, 2.0, 0.25])), [0, 1, -2])

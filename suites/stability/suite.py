@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from bench import energy
 from bench.backends import reference
 from bench.contract import DiagonalLayer, Diverged, Missing, Suite, Task, Unsupported, View, require
 from bench.data import batches
@@ -127,7 +128,7 @@ class _Watch:
         self.cell, self.task, self.network, self.probe = cell, task, network, probe
         self.layer = cell.layer
         self.valid = norms.inside(probe.lengths, probe.inputs.shape[1])
-        self.times = norms.doubling_times(probe.inputs.shape[1])
+        self.times = energy.doubling_times(probe.inputs.shape[1])
         rng = cell.generator("white noise")
         self.noise = rng.standard_normal((noise, self.times[-1], self.layer.d_model)).astype(np.float32)
         self.steps: list[int] = []
@@ -188,7 +189,7 @@ class _Watch:
         for i, energies in enumerate(trainer.white_noise_energies(self.noise)):
             found = energies[:, [t - 1 for t in self.times]].astype(np.float64)
             error = found.std(0, ddof=1) / np.sqrt(len(found)) if len(found) > 1 else [None] * len(self.times)
-            expected = norms.white_noise_energy(systems[i], self.times)
+            expected = energy.white_noise_energy(systems[i], self.times)
             for k, t in enumerate(self.times):
                 where: dict[str, Any] = {"step": step, "layer": i, "t": t}
                 self.cell.record("white_noise_energy", found[:, k].mean(), "", **where)

@@ -8,6 +8,7 @@ from bench.backends.jax.layer import (
     apply_in_turn,
     decode_step,
     decoder,
+    energies,
     gradients,
     kernel_name,
     layer_function,
@@ -17,6 +18,7 @@ from bench.backends.jax.layer import (
     system,
 )
 from bench.backends.jax.limits import matrix_product, memory_copy
+from bench.backends.jax.network import block_signals
 from bench.backends.jax.program import Program
 from bench.backends.jax.training import Trainer
 
@@ -27,9 +29,11 @@ __all__ = [
     "apply",
     "apply_from",
     "apply_in_turn",
+    "block_signals",
     "decode_step",
     "decoder",
     "describe",
+    "energies",
     "gradients",
     "kernel_name",
     "layer_function",

@@ -335,6 +335,15 @@ def states(
         return get(_all_states(layer, coordinates, arrays, put(u, place, dtype), _state_pair(state, place, dtype)))
 
 
+def energies(
+    layer: DiagonalLayer, params: Params, u: np.ndarray, *, dtype: str = "float32", device: str = "cpu"
+) -> np.ndarray:
+    """|x|^2 of the diagonal state at every time step, (batch, length)."""
+    place = find(device)
+    with computing(dtype, place):
+        return get(_energies(layer, _arrays(params, place, dtype), put(u, place, dtype)))
+
+
 def decoder(
     layer: Layer, params: Params, *, length: int = 1024, dtype: str = "float32", device: str = "cpu"
 ) -> Callable[[np.ndarray, Any], tuple[np.ndarray, Any]]:
@@ -412,6 +421,11 @@ def _apply_from(layer: DiagonalLayer, params: Params, u: Array, state: Pair | No
 def _all_states(layer: DiagonalLayer, coordinates: str, params: Params, u: Array, state: Pair | None) -> Array:
     x = jnp.moveaxis(jax.lax.complex(*_states(system(layer, params), u, state)), 0, 1)
     return x if coordinates == "diagonal" else layer.coordinates(params, x, ops)
+
+
+@partial(jax.jit, static_argnums=0)
+def _energies(layer: DiagonalLayer, params: Params, u: Array) -> Array:
+    return state_energy(layer, params, u, "diagonal")[..., 0]
 
 
 @partial(jax.jit, static_argnums=0)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
-from bench.backends.jax.device import DTYPES, PARAMETER_DTYPES
+from bench.backends.jax.device import DTYPES, PARAMETER_DTYPES, computing, find, get, put
 from bench.backends.jax.layer import layer_module
 from bench.network import NORM_EPSILON, Network, Structure, layer_weights
 
@@ -169,6 +171,43 @@ class Classifier(nnx.Module):
     @staticmethod
     def _inside(inputs: Array, lengths: Array) -> Array:
         return jnp.arange(inputs.shape[1])[None, :] < lengths[:, None]
+
+
+def block_signals(
+    network: Network, weights: Mapping[str, np.ndarray], x: np.ndarray, cotangent: np.ndarray, *,
+    dtype: str = "float32", device: str = "cpu",
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Squared norms, (depth + 1, batch, length), of what enters each block and leaves the last, and of gradients there.
+
+    x, (batch, length, d_model), enters the first block; the gradients are those of sum(cotangent * what leaves).
+    """
+    place = find(device)
+    with computing(dtype, place):
+        placed = {name: put(np.asarray(value, PARAMETER_DTYPES[dtype]), place) for name, value in weights.items()}
+        found, gradients = _block_signals(network, dtype, placed, put(x, place, dtype), put(cotangent, place, dtype))
+        return _squares(found), _squares(gradients)
+
+
+def _squares(levels: list[Array]) -> np.ndarray:
+    return np.stack([np.sum(np.square(get(level), dtype=np.float64), -1) for level in levels])
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _block_signals(
+    network: Network, dtype: str, weights: Mapping[str, Array], x: Array, cotangent: Array
+) -> tuple[list[Array], list[Array]]:
+    module = Classifier(network, weights, dtype)
+    lengths = jnp.full(len(x), x.shape[1])
+    inside = module._inside(x, lengths)
+
+    def product(moves: list[Array]) -> tuple[Array, list[Array]]:
+        found = [x + moves[0]]
+        for block, move in zip(module.blocks, moves[1:], strict=True):
+            found.append(block(found[-1], lengths, inside) + move)
+        return (found[-1] * cotangent).sum(), found
+
+    gradients, found = jax.grad(product, has_aux=True)([jnp.zeros_like(x)] * (network.depth + 1))
+    return found, gradients
 
 
 def _parameter(value: Any, dtype: str) -> nnx.Param:

@@ -8,6 +8,7 @@ from bench.backends.torch.layer import (
     apply_in_turn,
     decode_step,
     decoder,
+    energies,
     gradients,
     kernel_name,
     layer_module,
@@ -16,6 +17,7 @@ from bench.backends.torch.layer import (
     system,
 )
 from bench.backends.torch.limits import matrix_product, memory_copy
+from bench.backends.torch.network import block_signals
 from bench.backends.torch.program import Program
 from bench.backends.torch.training import Trainer
 
@@ -26,9 +28,11 @@ __all__ = [
     "apply",
     "apply_from",
     "apply_in_turn",
+    "block_signals",
     "decode_step",
     "decoder",
     "describe",
+    "energies",
     "gradients",
     "kernel_name",
     "layer_module",

@@ -301,6 +301,15 @@ def states(
         return get(x if coordinates == "diagonal" else layer.coordinates(tensors, x, ops))
 
 
+def energies(
+    layer: DiagonalLayer, params: Params, u: np.ndarray, *, dtype: str = "float32", device: str = "cpu"
+) -> np.ndarray:
+    """|x|^2 of the diagonal state at every time step, (batch, length)."""
+    place = find(device)
+    with torch.no_grad():
+        return get(state_energy(layer, _tensors(params, place, dtype), put(u, place, dtype), "diagonal")[..., 0])
+
+
 def decoder(
     layer: Layer, params: Params, *, length: int = 1024, dtype: str = "float32", device: str = "cpu"
 ) -> Callable[[np.ndarray, Any], tuple[np.ndarray, Any]]:

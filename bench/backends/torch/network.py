@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.backends.torch.device import DTYPES, PARAMETER_DTYPES
+from bench.backends.torch.device import DTYPES, PARAMETER_DTYPES, find, get, put
 from bench.backends.torch.layer import layer_module
 from bench.network import NORM_EPSILON, Network, Structure, layer_weights
 
@@ -166,6 +166,26 @@ class Classifier(nn.Module):
     @staticmethod
     def _inside(inputs: Tensor, lengths: Tensor) -> Tensor:
         return torch.arange(inputs.shape[1], device=inputs.device)[None, :] < lengths[:, None]
+
+
+def block_signals(
+    network: Network, weights: Mapping[str, np.ndarray], x: np.ndarray, cotangent: np.ndarray, *,
+    dtype: str = "float32", device: str = "cpu",
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Squared norms, (depth + 1, batch, length), of what enters each block and leaves the last, and of gradients there.
+
+    x, (batch, length, d_model), enters the first block; the gradients are those of sum(cotangent * what leaves).
+    """
+    place = find(device)
+    module = Classifier(network, dict(weights), dtype).to(place)
+    lengths = torch.full((len(x),), x.shape[1], device=place)
+    found = [put(x, place, dtype).requires_grad_()]
+    inside = module._inside(found[0], lengths)
+    for block in module.stack:
+        found.append(block(found[-1], lengths, inside))
+    gradients = torch.autograd.grad(found[-1], found, put(cotangent, place, dtype))
+    squares = [torch.stack([z.detach().double().square().sum(-1) for z in level]) for level in (found, gradients)]
+    return get(squares[0]), get(squares[1])
 
 
 def _parameter(value: np.ndarray, trained: bool = True) -> nn.Parameter:

@@ -1,0 +1,1 @@
+"""How much energy a recurrence keeps: theory, Monte Carlo, and the layers themselves."""

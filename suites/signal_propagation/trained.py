@@ -1,0 +1,51 @@
+"""Parameters that another run has kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors.numpy import load_file
+
+from bench import store
+from bench.contract import Missing, Params, require
+from bench.measurement import Measurement
+from bench.network import Network
+from bench.plan import Cell
+
+
+class Trained:
+    """The trained networks of a run's folder."""
+
+    @staticmethod
+    def check(folder: Path) -> None:
+        """ValueError where the folder is no run that has kept parameters."""
+        kept = (folder / "run.json").is_file() and (folder / "params").is_dir()
+        require(kept, f"trained is {str(folder)!r}: a run's folder with run.json and params/ is needed")
+
+    @staticmethod
+    def find(folder: Path, cell: Measurement) -> tuple[Network, Params]:
+        """The network of the cell's model, options, depth and d_model, and its weights; of its seed, or the first.
+
+        `Missing` where the run has none, with what it has.
+        """
+        wanted = cell.cell
+        found: list[tuple[Cell, Path]] = []
+        for content in store.load_json(folder / "run.json")["cells"]:
+            other = Cell(**content["cell"])
+            path = folder / "params" / f"{other.id}.safetensors"
+            if other.task is not None and path.is_file():
+                found.append((other, path))
+        fitting = [
+            (other, path) for other, path in found
+            if (other.plain_model, other.options, other.depth, other.d_model)
+            == (wanted.plain_model, wanted.options, wanted.depth, wanted.d_model)
+        ]  # fmt: skip
+        if not fitting:
+            has = sorted({f"{other.model} of depth {other.depth}, d_model {other.d_model}" for other, _ in found})
+            raise Missing(f"{folder} has no {wanted.model} of depth {wanted.depth}, d_model {wanted.d_model}: it has "
+                          + ("; ".join(has) or "no parameters"))  # fmt: skip
+        other, path = next((pair for pair in fitting if pair[0].seed == wanted.seed), fitting[0])
+        cell.fact(trained={"cell": other.id, "task": other.task, "seed": other.seed, "backend": other.backend})
+        task = other.task_object
+        assert task is not None
+        return Network.of(other.layer, other.depth, task, other.suite_object.structure), load_file(path)
