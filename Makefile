@@ -58,7 +58,7 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(INSTALL) -e ".[torch,jax,data,test,track]"
+	$(INSTALL) -e ".[torch,jax,data,plots,test,track]"
 	touch $@
 
 $(VENV)/.track: pyproject.toml constraints.txt | $(VENV)/bin/python

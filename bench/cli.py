@@ -134,22 +134,58 @@ def report(
     plugin: Plugins = None,
 ) -> None:
     """Shows what runs have measured: failures first. Exit status 1 where part of the results cannot be read."""
-    from bench import registry, store
     from bench.contract import View
 
-    folders: list[Path] = []
-    with _warnings_as_lines():
-        try:
-            for file in plugin or []:
-                registry.load_file(Path(file))
-            for path in runs or [_newest(out)]:
-                found = store.runs(path if path.exists() else out / path)
-                if not found:
-                    raise ValueError(f"{path}: there is no run here and none in {out}")
-                folders += found
-        except ValueError as error:
-            _refuse(error)
+    folders = _folders(runs, out, plugin)
     raise typer.Exit(_report(folders, as_json, View(baseline=baseline), unverified))
+
+
+@app.command()
+def plot(
+    runs: Annotated[list[Path] | None, typer.Argument(help="Runs.  [default: the newest in --results]")] = None,
+    out: Annotated[Path, typer.Option(help="The folder that the files go to.")] = Path("figures"),
+    formats: Annotated[str, typer.Option(help="png, pdf, svg.")] = "png,pdf",
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Figures, by name.  [default: all that there is data for]")
+    ] = None,
+    results: Annotated[Path, typer.Option(help="Where runs are.")] = Path("results"),
+    baseline: Baseline = None,
+    plugin: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Draws the figures that runs have data for. Exit status 1 where there is none."""
+    from bench import store
+    from bench.contract import Missing, View
+    from bench.options import split_list, unknown
+    from bench.report import drawing, overview
+
+    folders = _folders(runs, results, plugin)
+    try:
+        wanted = split_list(formats)
+        for name in wanted:
+            if name not in drawing.FORMATS:
+                raise unknown("format in --formats", name, drawing.FORMATS)
+        if not wanted:
+            raise ValueError("--formats is empty: name at least one")
+        with _warnings_as_lines():
+            rows = store.read_results(*folders)
+        found = overview.figures(rows, View(baseline=baseline)) if len(rows) else []
+        names = [figure.name for figure in found]
+        kinds = split_list(kind or names)
+        for name in kinds:
+            if name not in names:
+                raise unknown("figure in --kind", name, names)
+        files = drawing.write([figure for figure in found if figure.name in kinds], out, wanted)
+    except (ValueError, Missing) as error:
+        _refuse(error)
+    if as_json:
+        typer.echo(json.dumps({"files": [str(file) for file in files]}, indent=1))
+    else:
+        for file in files:
+            typer.echo(file)
+    if not files:
+        typer.echo("bench: these runs have no figure", err=True)
+        raise typer.Exit(1)
 
 
 @app.command("list")
@@ -391,6 +427,25 @@ def _newest(out: Path) -> Path:
     if not found:
         raise ValueError(f"no run in {out}: make one with `bench run`, or name a folder with --out")
     return found[-1]
+
+
+def _folders(runs: list[Path] | None, out: Path, plugin: list[str] | None) -> list[Path]:
+    """The folders of the runs that are meant, the newest where none is named."""
+    from bench import registry, store
+
+    folders: list[Path] = []
+    with _warnings_as_lines():
+        try:
+            for file in plugin or []:
+                registry.load_file(Path(file))
+            for path in runs or [_newest(out)]:
+                found = store.runs(path if path.exists() else out / path)
+                if not found:
+                    raise ValueError(f"{path}: there is no run here and none in {out}")
+                folders += found
+        except ValueError as error:
+            _refuse(error)
+    return folders
 
 
 def _report(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bench.measurement import Measurement
     from bench.network import Structure
     from bench.report.blocks import Block
+    from bench.report.figures import Figure
     from bench.selftest import Selftest
 
 Array = Any
@@ -389,6 +390,10 @@ class Suite(ABC):
     @abstractmethod
     def report(self, results: pd.DataFrame, view: View) -> list[Block]:
         """Tables and notes computed from the records of this suite, and from nothing else."""
+
+    def figures(self, results: pd.DataFrame, view: View) -> list[Figure]:
+        """Figures, likewise: those that the records have numbers for. Default: none."""
+        return []
 
 
 def require(condition: bool, message: str) -> None:

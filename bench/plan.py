@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ class Cell:
     match: Mapping[str, Any] | None = None
     """Why its sizes are what they are: `by`, `target`, `size`; None where nothing was matched. No part of the id."""
 
-    @property
+    @cached_property
     def id(self) -> str:
         """16 hexadecimal digits of a sha256 over the content."""
         content = dataclasses.asdict(self)
@@ -160,7 +161,7 @@ class Cell:
             del content["compiled"]  # a cell that is not compiled has the id that it had before there was the choice
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """What cells share that differ by their seed alone: the same is compiled for them, and they take as long."""
         return dataclasses.replace(self, seed=0).id
@@ -186,12 +187,17 @@ class Cell:
         return build(f"suite {self.suite}", registry.find("suite", self.suite), options)
 
     @property
+    def network(self) -> Network | None:
+        """What is trained on the cell's task; None without a task."""
+        task = self.task_object
+        return None if task is None else Network.of(self.layer, self.depth, task, self.suite_object.structure)
+
+    @property
     def trained(self) -> int:
         """How many numbers the cell's network trains; without a task those of its layers alone."""
-        task, layer = self.task_object, self.layer
-        if task is None:
-            return self.depth * matching.count(layer)
-        network = Network.of(layer, self.depth, task, self.suite_object.structure)
+        network = self.network
+        if network is None:
+            return self.depth * matching.count(self.layer)
         roles = network.roles()
         return sum(w.size for name, w in network.initial(self.plain_model, 0).items() if roles[name] != "constant")
 

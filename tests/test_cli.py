@@ -118,7 +118,7 @@ def test_a_wrong_command_is_one_line_and_exit_2_before_any_work(refused, words, 
 def test_a_run_without_a_suite_is_refused_with_their_names(refused):
     assert (
         refused("run", "--models", "lru")
-        == "bench: --suite is not given: name one of accuracy, memory, stability, throughput"
+        == "bench: --suite is not given: name one of accuracy, memory, signal_propagation, stability, throughput"
     )
 
 

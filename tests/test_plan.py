@@ -306,7 +306,7 @@ def test_every_option_of_a_model_changes_what_is_built(model):
         ({"models": ""}, "--models is empty"),
         ({"models": ","}, "--models is empty"),
         ({"suite": ""}, "--suite is empty"),
-        ({"suite": None}, "--suite is not given: name one of accuracy, memory, stability, throughput"),
+        ({"suite": None}, "--suite is not given: name one of accuracy, memory, signal_propagation, stability"),
         ({"seeds": ""}, "--seeds is empty"),
         ({"seeds": []}, "--seeds is empty"),
         ({"seeds": "-1"}, "--seeds: '-1' is no whole number"),

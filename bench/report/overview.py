@@ -12,6 +12,7 @@ from bench import registry, store
 from bench.contract import View
 from bench.report.blocks import Block, Note, Table
 from bench.report.cells import told_apart
+from bench.report.figures import Figure
 
 FAILURES_SHOWN = 20
 WORST_FIRST = (
@@ -46,6 +47,16 @@ def report(
             reason = f"{type(error).__name__}: {error}"
             found.append(Note(f"suite {suite} failed to report on its rows, {reason}", warning=True, fault=True))
     return [*found, *measured_on(results, folders)]
+
+
+def figures(results: pd.DataFrame, view: View) -> list[Figure]:
+    """The figures of all suites that the rows are of; without cells that did not agree with the oracle."""
+    results, _ = _verified(results)
+    found = []
+    for suite in results["suite"].dropna().unique():
+        cls = registry.find("suite", suite)
+        found += cls().figures(results[results["suite"] == suite], view)
+    return found
 
 
 def _verified(results: pd.DataFrame) -> tuple[pd.DataFrame, list[Block]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bench import energy, seeds
 from bench.backends import reference
-from bench.contract import DiagonalLayer, DiagonalSystem, Params
+from bench.contract import DiagonalLayer, DiagonalSystem, Params, Task
 from bench.measurement import Measurement
 from bench.network import Network
 from bench.recipe import Recipe
@@ -132,10 +132,9 @@ def measure_depth(cell: Measurement, network: Network, weights: Params, length: 
                 cell.record(f"{name}_energy", value, "a feature", layer=level, t=t)
 
 
-def measure_task(cell: Measurement, network: Network, weights: Params, examples: int) -> None:
+def measure_task(cell: Measurement, task: Task, network: Network, weights: Params, examples: int) -> None:
     """Energies of each block's state on validation examples, over the positions that they have."""
-    assert cell.task is not None
-    split = cell.task.load(cell.cell.seed).validation
+    split = task.load(cell.cell.seed).validation
     rows = cell.generator("probe").permutation(len(split))[:examples]
     batch = Batch.of(split, rows)
     trainer = cell.backend.Trainer(network, weights, Recipe(steps=1, batch=1), cell.cell.dtype, cell.device)

@@ -39,7 +39,7 @@ def blocks(results: pd.DataFrame) -> list[Block]:
     with_samples = set(results.loc[results["metric"] == "effective_samples", "cell_id"])
     is_dense = results["cell_id"].isin(with_samples)
     dense, diagonal = (
-        [group for group in _Group.of(rows) if group.ok] for rows in (results[is_dense], results[~is_dense])
+        [group for group in Group.of(rows) if group.ok] for rows in (results[is_dense], results[~is_dense])
     )
     if dense:
         found += [_agreement(dense), _energies(dense), *_real_above_complex(dense)]
@@ -50,7 +50,14 @@ def blocks(results: pd.DataFrame) -> list[Block]:
     return found or [Note("nothing was measured")]
 
 
-class _Group(Cells):
+def groups(results: pd.DataFrame) -> tuple[list[Group], list[Group]]:
+    """What was measured of dense recurrences, and of diagonal layers."""
+    is_dense = results["cell_id"].isin(set(results.loc[results["metric"] == "effective_samples", "cell_id"]))
+    dense, diagonal = ([*Group.of(rows)] if len(rows) else [] for rows in (results[is_dense], results[~is_dense]))
+    return [group for group in dense if group.ok], [group for group in diagonal if group.ok]
+
+
+class Group(Cells):
     """The cells that differ by their seed alone."""
 
     shown = ("backend", "device", "dtype", "depth", "task")
@@ -64,6 +71,18 @@ class _Group(Cells):
         return json.loads(self.key["options"])
 
     @property
+    def tied(self) -> bool:
+        return bool(self.options.get("tied", True))
+
+    @property
+    def linear(self) -> bool:
+        return self.options.get("activation", "linear") == "linear"
+
+    @property
+    def complex(self) -> bool:
+        return self.options.get("ensemble") == "complex"
+
+    @property
     def recurrence(self) -> theory.Recurrence:
         return "lru" if self.key["model"].startswith("dense-lru") else "rnn"
 
@@ -72,6 +91,10 @@ class _Group(Cells):
 
     def label(self) -> list[str]:
         return self.named(self.heads())
+
+    def beside_width(self) -> list[str]:
+        """What tells groups apart, beside the model and its width."""
+        return self.named([name for name in self.varying if name not in ("n", "d_model")])
 
     def named(self, heads: Sequence[str]) -> list[str]:
         """The label under these heads."""
@@ -102,7 +125,7 @@ class _Group(Cells):
         return float(values.mean()) if len(values) else None
 
 
-def _agreement(groups: Sequence[_Group]) -> Table:
+def _agreement(groups: Sequence[Group]) -> Table:
     """How far the estimates are from theory, a line a model and width."""
     rows = []
     for group in groups:
@@ -116,10 +139,10 @@ def _agreement(groups: Sequence[_Group]) -> Table:
     return Table("Monte Carlo against theory", columns, rows, [], numeric=columns[-4:])
 
 
-def _energies(groups: Sequence[_Group]) -> Table:
+def _energies(groups: Sequence[Group]) -> Table:
     """Every length at the largest width of each model."""
     rows = []
-    for group in _widest(groups):
+    for group in widest(groups):
         for _, point in group.points().iterrows():
             t, exact, z = int(point["t"]), point["energy_expected"], point["z"]
             tail = " (tail not sampled)" if not math.isnan(z) and not point["judged"] else ""
@@ -135,13 +158,11 @@ def _energies(groups: Sequence[_Group]) -> Table:
     return Table(title, columns, rows, [DENSE_NOTE], numeric=columns[len(heads):])  # fmt: skip
 
 
-def _real_above_complex(groups: Sequence[_Group]) -> Iterable[Block]:
+def _real_above_complex(groups: Sequence[Group]) -> Iterable[Block]:
     """Whether real weights keep at least the energy that complex ones keep, which is exact."""
     lowest: list[float] = []
     for group in groups:
-        if group.options.get("ensemble") != "real" or not group.options.get("tied", True):
-            continue
-        if group.options.get("activation", "linear") != "linear":
+        if group.complex or not group.tied or not group.linear:
             continue
         points = group.points()
         points = points[points["judged"]]
@@ -155,7 +176,7 @@ def _real_above_complex(groups: Sequence[_Group]) -> Iterable[Block]:
         )
 
 
-def _regimes(dense: Sequence[_Group], diagonal: Sequence[_Group]) -> Table:
+def _regimes(dense: Sequence[Group], diagonal: Sequence[Group]) -> Table:
     """What becomes of the energy of the state, a line a model and width."""
     rows: list[list[str]] = []
     heads = list(dict.fromkeys(name for group in (*dense, *diagonal) for name in group.heads()))
@@ -196,7 +217,7 @@ def _regimes(dense: Sequence[_Group], diagonal: Sequence[_Group]) -> Table:
     return Table("Signal propagation of the layers", columns, rows, notes, numeric=columns[len(heads):])  # fmt: skip
 
 
-def _check(groups: Sequence[_Group]) -> Table:
+def _check(groups: Sequence[Group]) -> Table:
     """Measured energies against exact ones."""
     white = [group.beside("white_noise") for group in groups]
     z = [(wide["energy"] - wide["expected"]) / wide["error"] for wide in white]
@@ -223,10 +244,10 @@ def _check(groups: Sequence[_Group]) -> Table:
     return Table(title, columns, rows, [note], numeric=columns[len(heads) :])
 
 
-def _depth(groups: Sequence[_Group]) -> Iterable[Block]:
+def _depth(groups: Sequence[Group]) -> Iterable[Block]:
     """Depth by lag: how large the gradient of the last position is, at the largest width of each model."""
     rows, lags = [], []
-    for group in _widest(groups):
+    for group in widest(groups):
         gradient = group.metric("jacobian_energy").pivot_table(index="layer", columns="t", values="value")
         signal = group.metric("signal_energy").pivot_table(index="layer", columns="t", values="value")
         lags = [int(t) for t in gradient.columns]
@@ -244,9 +265,9 @@ def _depth(groups: Sequence[_Group]) -> Iterable[Block]:
     yield Table("Gradients over depth and time", columns, rows, [note], numeric=columns[len(heads) + 1 :])
 
 
-def _widest(groups: Sequence[_Group]) -> list[_Group]:
+def widest(groups: Sequence[Group]) -> list[Group]:
     """Of those that differ by their width alone, the widest."""
-    found: dict[tuple[str, ...], _Group] = {}
+    found: dict[tuple[str, ...], Group] = {}
     for group in groups:
         key = tuple(
             text for name, text in zip(group.heads(), group.label(), strict=True) if name not in ("n", "d_model")
@@ -256,7 +277,7 @@ def _widest(groups: Sequence[_Group]) -> list[_Group]:
     return list(found.values())
 
 
-def _steps(group: _Group, name: str) -> str:
+def _steps(group: Group, name: str) -> str:
     """The step of an overflow, the earliest over seeds; never where there is none."""
     steps = group.values(f"{name}_overflow")
     return f"{int(steps.min()):,}" if len(steps) else "never"

@@ -16,8 +16,10 @@ from bench.measurement import Measurement
 from bench.network import Network, layer_weights
 from bench.options import fields
 from bench.report.blocks import Block
+from bench.report.figures import Figure
 from models.dense_gaussian import DenseGaussian
 from suites.signal_propagation import dense, layers
+from suites.signal_propagation.figures import figures
 from suites.signal_propagation.report import blocks
 from suites.signal_propagation.trained import Trained
 
@@ -103,7 +105,7 @@ class SignalPropagation(Suite):
             layers.measure_draws(cell, layer, doubling_times(self.length), self.draws)
         layers.measure_depth(cell, network, weights, self.length)
         if cell.task is not None:
-            layers.measure_task(cell, network, weights, self.noise)
+            layers.measure_task(cell, cell.task, network, weights, self.noise)
 
     def _network(self, cell: Measurement) -> tuple[Network, Params]:
         """The network and its weights: as kept by a run, or at the initialisation."""
@@ -118,6 +120,9 @@ class SignalPropagation(Suite):
 
     def report(self, results: pd.DataFrame, view: View) -> list[Block]:
         return blocks(results)
+
+    def figures(self, results: pd.DataFrame, view: View) -> list[Figure]:
+        return figures(results)
 
 
 def _of_width(cls: type[Any], n: int) -> dict[str, int]:

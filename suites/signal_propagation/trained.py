@@ -29,23 +29,21 @@ class Trained:
         `Missing` where the run has none, with what it has.
         """
         wanted = cell.cell
-        found: list[tuple[Cell, Path]] = []
+        found: list[tuple[Cell, Network, Path]] = []
         for content in store.load_json(folder / "run.json")["cells"]:
             other = Cell(**content["cell"])
             path = folder / "params" / f"{other.id}.safetensors"
-            if other.task is not None and path.is_file():
-                found.append((other, path))
+            if path.is_file() and (network := other.network):
+                found.append((other, network, path))
         fitting = [
-            (other, path) for other, path in found
+            (other, network, path) for other, network, path in found
             if (other.plain_model, other.options, other.depth, other.d_model)
             == (wanted.plain_model, wanted.options, wanted.depth, wanted.d_model)
         ]  # fmt: skip
         if not fitting:
-            has = sorted({f"{other.model} of depth {other.depth}, d_model {other.d_model}" for other, _ in found})
+            has = sorted({f"{other.model} of depth {other.depth}, d_model {other.d_model}" for other, *_ in found})
             raise Missing(f"{folder} has no {wanted.model} of depth {wanted.depth}, d_model {wanted.d_model}: it has "
                           + ("; ".join(has) or "no parameters"))  # fmt: skip
-        other, path = next((pair for pair in fitting if pair[0].seed == wanted.seed), fitting[0])
+        other, network, path = next((one for one in fitting if one[0].seed == wanted.seed), fitting[0])
         cell.fact(trained={"cell": other.id, "task": other.task, "seed": other.seed, "backend": other.backend})
-        task = other.task_object
-        assert task is not None
-        return Network.of(other.layer, other.depth, task, other.suite_object.structure), load_file(path)
+        return network, load_file(path)
