@@ -250,6 +250,23 @@ def test_published_recipes_say_what_the_sources_say():
         adaptation("paper", "lru", "digits")
 
 
+def test_a_variant_that_gives_an_option_keeps_it_whatever_the_recipe_says():
+    """The LRU's published recipe for Path-X has a ring of its own and small phases; the ladder begins without."""
+    request = Request.parse(
+        suite="accuracy", models="lru", variants=True, tasks="pathfinder[size=128]", seeds="0", set=["d_state=4"]
+    )
+    planned = {cell.model: cell.options for cell in plan.cells(request, "cpu", "paper")}
+    ring = {"r_min": 0.999, "r_max": 0.9999, "max_phase": pytest.approx(np.pi / 10)}
+    disc = {"r_min": 0.0, "r_max": 1.0, "max_phase": 2 * np.pi}
+    for name, wanted in (
+        ("lru[d_state=4]", ring),
+        ("lru[d_state=4,gamma=none]", ring),
+        ("lru[d_state=4,parameterisation=complex,r_max=1.0,gamma=none]", disc),
+        ("lru[d_state=4,r_max=1.0,gamma=none]", disc),
+    ):
+        assert {option: planned[name][option] for option in ring} == wanted
+
+
 def test_later_sections_go_first_and_the_user_before_them_all(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(

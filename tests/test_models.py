@@ -1,6 +1,7 @@
 """The four layers: how they start, what they refuse, what holds whatever their parameters, and how they are related."""
 
 import dataclasses
+import itertools
 import typing
 
 import numpy as np
@@ -75,18 +76,81 @@ def assert_variance(sample, variance):
     assert abs(np.mean(sample**2) / variance - 1) < 5 * np.sqrt(2 / sample.size)
 
 
-def test_lru_starts_uniformly_on_the_ring():
+EIGENVALUES = {  # of the LRU, by parameterisation
+    "stable": lambda p: np.exp(-np.exp(p["nu_log"]) + 1j * np.exp(p["theta_log"])),
+    "exponential": lambda p: np.exp(-p["nu"] + 1j * p["theta"]),
+    "complex": lambda p: p["Lambda_re"] + 1j * p["Lambda_im"],
+}
+
+
+@pytest.mark.parametrize("parameterisation", EIGENVALUES)
+def test_lru_starts_uniformly_on_the_ring(parameterisation):
     n, h = 4000, 16
-    params = bench.layer("lru", d_model=h, d_state=n, r_min=0.4, r_max=0.9, max_phase=0.3).init(0)
-    modulus = np.exp(-np.exp(params["nu_log"]))
+    options = {"r_min": 0.4, "r_max": 0.9, "max_phase": 0.3, "parameterisation": parameterisation}
+    params = bench.layer("lru", d_model=h, d_state=n, **options).init(0)
+    Lambda = EIGENVALUES[parameterisation](params)
+    modulus = np.abs(Lambda)
     assert_uniform(modulus**2, 0.4**2, 0.9**2)
-    assert_uniform(np.exp(params["theta_log"]), 0, 0.3)
+    assert_uniform(np.angle(Lambda), 0, 0.3)
     np.testing.assert_allclose(np.exp(params["gamma_log"]), np.sqrt(1 - modulus**2), rtol=1e-12)
     for name in ("B_re", "B_im"):
         assert_variance(params[name], 1 / (2 * h))
     for name in ("C_re", "C_im"):
         assert_variance(params[name], 1 / n)
     assert_variance(bench.layer("lru", d_model=4000, d_state=1).init(0)["D"], 1)
+
+
+def ladder():
+    """The options of the LRU's rungs, defaults included, in order."""
+    cls = type(bench.layer("lru").layer)
+    rungs = {name: options for name, options in cls.variants.items() if name.startswith("ladder")}
+    assert [name.split(":")[0] for name in rungs] == [f"ladder {k}" for k in range(1, 7)]
+    return [dataclasses.asdict(cls(d_model=1, **options)) for options in rungs.values()]
+
+
+@pytest.mark.parametrize(
+    ("rung", "parameterisation", "r_min", "r_max", "max_phase", "normalised"),
+    [
+        (1, "complex", 0, 1, 2 * np.pi, False),
+        (2, "exponential", 0, 1, 2 * np.pi, False),
+        (3, "stable", 0, 1, 2 * np.pi, False),
+        (4, "stable", 0.9, 0.999, 2 * np.pi, False),
+        (5, "stable", 0.9, 0.999, 2 * np.pi, True),
+        (6, "stable", 0.9, 0.999, np.pi / 10, True),
+    ],
+)
+def test_each_rung_of_the_ladder_starts_as_the_paper_has_it(
+    rung, parameterisation, r_min, r_max, max_phase, normalised
+):
+    """Uniform on the disc, or the ring: |Lambda|^2 and the phase are. Nothing else of the start differs."""
+    options = ladder()[rung - 1] | {"d_state": 4000}
+    params = bench.layer("lru", **options).init(0)
+    Lambda = EIGENVALUES[parameterisation](params)
+    assert_uniform(np.abs(Lambda) ** 2, r_min**2, r_max**2)
+    assert_uniform(np.angle(Lambda) % (2 * np.pi), 0, max_phase)
+    assert ("gamma_log" in params) == normalised
+    if normalised:  # of 1 - |Lambda|^2, down to 2e-3, thirteen digits are left
+        np.testing.assert_allclose(np.exp(2 * params["gamma_log"]), 1 - np.abs(Lambda) ** 2, rtol=1e-12)
+    plain = bench.layer("lru", d_model=1, d_state=4000).init(0)
+    for name in ("B_re", "B_im", "C_re", "C_im", "D"):
+        np.testing.assert_array_equal(params[name], plain[name])
+
+
+def test_a_rung_of_the_ladder_is_one_change():
+    rungs = ladder()
+    changes = [{name for name in one if one[name] != other[name]} for one, other in itertools.pairwise(rungs)]
+    assert changes == [{"parameterisation"}, {"parameterisation"}, {"r_min", "r_max"}, {"gamma"}, {"max_phase"}]
+    with_equal_draws = [bench.layer("lru", **options | {"d_state": 50}).init(3) for options in rungs[:3]]
+    first, *others = (EIGENVALUES[o["parameterisation"]](p) for o, p in zip(rungs, with_equal_draws, strict=False))
+    for other in others:
+        np.testing.assert_allclose(other, first, rtol=1e-14)
+
+
+@pytest.mark.parametrize("model", [*MODELS, "dense-linear"])
+def test_no_two_variants_are_the_same_layer(model):
+    cls = type(bench.layer(model).layer)
+    layers = [cls(d_model=4, **options) for options in ({}, *cls.variants.values())]
+    assert len(set(layers)) == len(layers)
 
 
 @pytest.mark.parametrize("scheme", ["clean", "main", "listing"])
@@ -250,7 +314,7 @@ def test_draws_are_open_intervals_and_have_their_variance():
     for model, options in CONFIGURATIONS:
         for ends in ({}, {"r_min": 0.5, "r_max": 1}) if model == "lru" else ({},):
             for end in ("low", "high"):
-                params = bench.layer(model, **options, **ends).layer.initial(Extreme(end))
+                params = bench.layer(model, **options | ends).layer.initial(Extreme(end))
                 assert all(np.isfinite(value).all() for value in params.values()), (model, options, ends)
     assert_variance(truncated_normal(np.random.default_rng(0), (200, 200), 0.1), 0.1)
 
@@ -260,6 +324,8 @@ def test_draws_are_open_intervals_and_have_their_variance():
     [
         ("lru", {"d_state": 4096, "r_min": 0, "r_max": 1}),
         ("lru", {"d_state": 4096, "r_min": 0.9, "r_max": 0.9}),
+        ("lru", {"d_state": 4096, "r_min": 0, "r_max": 1, "parameterisation": "exponential"}),
+        ("lru", {"d_state": 4096, "r_min": 0, "r_max": 1, "parameterisation": "complex"}),
         ("rotrnn", {"d_state": 8192, "heads": 4096, "scheme": "main", "gamma_min": 1e-9, "gamma_max": 0.9999}),
         ("rotrnn", {"d_state": 8192, "heads": 4096, "scheme": "listing"}),
         ("s4d", {"d_model": 4096, "d_state": 4}),
@@ -311,6 +377,9 @@ REFUSED = [
     ("lru", {"r_min": float("nan")}, ["r_min", "nan"]),
     ("lru", {"max_phase": 0}, ["max_phase", "0"]),
     ("lru", {"gamma": "gone"}, ["gamma", "gone", "trained"]),
+    ("lru", {"parameterisation": "polar"}, ["parameterisation", "polar", "stable", "exponential", "complex"]),
+    ("lru", {"parameterisation": "exponential", "gamma": "tied"}, ["gamma = tied", "= stable", "not exponential"]),
+    ("lru", {"parameterisation": "complex", "gamma": "tied"}, ["gamma = tied", "= stable", "not complex"]),
     ("rotrnn", {"d_state": 64, "heads": 64}, ["heads", "64", "d_state"]),
     ("rotrnn", {"d_state": 66, "heads": 4}, ["heads", "4", "d_state", "66"]),
     ("rotrnn", {"d_state": 10, "heads": 4}, ["heads", "4", "d_state", "10"]),
@@ -348,6 +417,7 @@ def test_what_cannot_be_honoured_is_refused_with_the_option_and_the_numbers(mode
         bench.layer(model, **options)
     for word in words:
         assert word in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -406,6 +476,7 @@ FLIPS = {
     "lru": {
         "d_model": 5,
         "d_state": 7,
+        "parameterisation": "complex",
         "r_min": 0.5,
         "r_max": 0.9,
         "max_phase": 1.0,
@@ -454,7 +525,7 @@ def observed(model, options):
     """What can be seen of a layer: its parameters at the start, and what it makes of an input with them."""
     layer = bench.layer(model, **{"d_model": 4} | SIZES[model] | options)
     params = layer.init(0)
-    if "Lambda_re" in params:
+    if model == "s5":
         params["Lambda_re"][0] = 0.1  # where clip_eigs acts
     y = layer.apply(params, draw((1, 9, layer.layer.d_model)), backend="reference", dtype="float64")
     return layer.layer.state_reals, {name: value.shape for name, value in params.items()}, params, y
@@ -473,6 +544,9 @@ def test_no_option_is_accepted_and_ignored(model, option):
         assert plain[0] < flipped[0]
     if option == "train_B":  # the same map, with a parameter more
         np.testing.assert_array_equal(flipped[2]["B"], np.broadcast_to([1.0, 0.0], (4, 4, 2)))
+    elif option == "parameterisation":  # the same map at the start, from other parameters
+        assert flipped[1].keys() ^ plain[1].keys() == {"nu_log", "theta_log", "Lambda_re", "Lambda_im"}
+        np.testing.assert_allclose(flipped[-1], plain[-1], rtol=0, atol=1e-13)
     elif option == "n_ssm":  # the same map at the start, from fewer parameters
         assert (plain[1]["A_imag"], flipped[1]["A_imag"]) == ((4, 4), (2, 4))
         np.testing.assert_array_equal(plain[-1], flipped[-1])
@@ -687,6 +761,78 @@ def assert_energy_of(system):
             wanted.append(energy.sum())
     # log |lambda| near 1 keeps 4 of 16 digits of 1e-12, which 200 steps multiply
     np.testing.assert_allclose(white_noise_energy(system, times), wanted, rtol=1e-10)
+
+
+# The LRU's parameterisations.
+
+
+def as_parameters(Lambda, parameterisation):
+    if parameterisation == "complex":
+        return {"Lambda_re": Lambda.real, "Lambda_im": Lambda.imag}
+    nu, theta = -np.log(np.abs(Lambda)), np.angle(Lambda) % (2 * np.pi)
+    if parameterisation == "exponential":
+        return {"nu": nu, "theta": theta}
+    return {"nu_log": np.log(nu), "theta_log": np.log(theta)}
+
+
+def complex_lru(Lambda, seed=0):
+    """B, C and D for these eigenvalues, gamma_log, u of length 40, and the y that a plain loop makes of it all."""
+    n, rng = len(Lambda), np.random.default_rng(seed)
+    shared = {name: rng.standard_normal((n, 3)) for name in ("B_re", "B_im")}
+    shared |= {name: rng.standard_normal((3, n)) for name in ("C_re", "C_im")}
+    shared |= {"D": rng.standard_normal(3), "gamma_log": rng.standard_normal(n)}
+    u, x = rng.standard_normal((2, 40, 3)), np.zeros((2, n), complex)
+    B = np.exp(shared["gamma_log"])[:, None] * (shared["B_re"] + 1j * shared["B_im"])
+    y = np.empty_like(u)
+    for t in range(40):
+        x = x * Lambda + u[:, t] @ B.T
+        y[:, t] = (x @ (shared["C_re"] + 1j * shared["C_im"]).T).real + shared["D"] * u[:, t]
+    return shared, u, y
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", "jax"])
+@pytest.mark.parametrize("parameterisation", EIGENVALUES)
+def test_equal_eigenvalues_make_equal_outputs_in_every_parameterisation(parameterisation, backend):
+    Lambda = np.array([0.99 * np.exp(3j), 0.9 * np.exp(-0.2j), 0.5j, -0.7, 1e-3 * np.exp(1j)])
+    shared, u, wanted = complex_lru(Lambda)
+    layer = bench.layer("lru", d_model=3, d_state=5, parameterisation=parameterisation)
+    y = layer.apply(shared | as_parameters(Lambda, parameterisation), u, backend=backend, dtype="float64")
+    np.testing.assert_allclose(y, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize("parameterisation", ["exponential", "complex"])
+def test_free_eigenvalues_may_leave_the_disc(parameterisation, backend):
+    """Beyond the unit circle, on it and, where it can be written, at 0: outputs and gradients."""
+    Lambda = np.array([1.05 * np.exp(2j), np.exp(-1j), 0 if parameterisation == "complex" else 0.5])
+    shared, u, wanted = complex_lru(Lambda)
+    layer = bench.layer("lru", d_model=3, d_state=3, parameterisation=parameterisation)
+    params, cotangent = shared | as_parameters(Lambda, parameterisation), draw(u.shape, 1)
+    y = layer.apply(params, u, backend=backend, dtype="float64")
+    np.testing.assert_allclose(y, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
+
+    found = layer.gradients(params, u, cotangent, backend=backend, dtype="float64")
+    _, fields, _ = reference.adjoint(reference.system(layer.layer, params), u, cotangent)
+    slope = fields.Lambda  # with respect to the real part, + i times that to the imaginary part
+    parts = {"Lambda_re": slope.real, "Lambda_im": slope.imag}
+    if parameterisation == "exponential":  # dLambda = Lambda (-d nu + i d theta), and dy = Re(conj(slope) dLambda)
+        turned = slope.conj() * Lambda
+        parts = {"nu": -turned.real, "theta": -turned.imag}
+    for name, part in parts.items():
+        np.testing.assert_allclose(found[name], part, rtol=0, atol=1e-12 * np.abs(slope).max())
+
+
+@pytest.mark.parametrize("parameterisation", EIGENVALUES)
+def test_what_lambda_comes_from_is_dynamics(parameterisation):
+    one, other = {
+        "stable": ("nu_log", "theta_log"), "exponential": ("nu", "theta"), "complex": ("Lambda_re", "Lambda_im"),
+    }[parameterisation]  # fmt: skip
+    layer = bench.layer("lru", d_model=4, parameterisation=parameterisation).layer
+    assert {name for name, role in layer.roles().items() if role == "dynamics"} == {one, other}
+    roles = Network(layer=layer, depth=1, inputs=5, tokens=True, classes=2).roles()
+    recipe = Recipe(steps=1, batch=1, recurrent_factor=0.5, weight_decay=0.1, moved=f"{one}:fast dynamics:slow-decayed")
+    groups = recipe.groups(roles)
+    assert [groups[f"blocks.0.layer.{name}"] for name in (one, other)] == [(1.0, 0.0), (0.5, 0.1)]
 
 
 # RotRNN and the LRU.

@@ -212,12 +212,14 @@ def test_variants_adds_all_that_the_chosen_models_declare():
         declared = registry.find("model", name).variants
         assert len([model for model in found if parse_name(model)[0] == name]) == 1 + len(declared)
     assert "lru[gamma=tied]" in found
-    assert models(models="lru[gamma=none]", variants=True) == ["lru[gamma=none]", "lru[gamma=tied]"]
+    again = models(models="s4d[A_init=inv]", variants=True)
+    assert again == ["s4d[A_init=inv]", "s4d[A_init=legs]", "s4d[A_init=real]"]
 
 
 def test_variants_are_varied_too():
-    found = models(models="lru", variants=True, set=["d_state=8,16"])
-    assert found == [f"lru[d_state={size}{gamma}]" for gamma in ("", ",gamma=tied", ",gamma=none") for size in (8, 16)]
+    found = models(models="s4d", variants=True, set=["d_state=8,16"])
+    spectra = ("", ",A_init=inv", ",A_init=legs", ",A_init=real")
+    assert found == [f"s4d[d_state={size}{spectrum}]" for spectrum in spectra for size in (8, 16)]
 
 
 def test_each_dtype_is_a_cell_of_its_own():

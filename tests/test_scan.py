@@ -33,6 +33,8 @@ MAIN = {
 VARIANTS = {
     "lru tied": ("lru", {"d_state": 4, "gamma": "tied"} | SLOW),
     "lru without normaliser": ("lru", {"d_state": 4, "gamma": "none", "max_phase": 0.3}),
+    "lru exponential": ("lru", {"d_state": 4, "parameterisation": "exponential"} | SLOW),
+    "lru complex": ("lru", {"d_state": 4, "parameterisation": "complex"} | SLOW),
     "lru bidirectional": ("lru", {"d_state": 4, "bidirectional": True} | SLOW),
     "rotrnn main": ("rotrnn", MAIN["rotrnn"] | {"scheme": "main"}),
     "rotrnn listing": ("rotrnn", MAIN["rotrnn"] | {"scheme": "listing"}),
