@@ -42,12 +42,14 @@ class Structure:
 
     `norm`: "layer", over features, or "batch", over all positions of the batch that hold data; in evaluation then
     averages over training, of which each step keeps `momentum`. `prenorm`: before the layer, else after the residual.
+    `bare`: none of this, nor an encoder; the layers themselves follow one another, on inputs of d_model features.
     """
 
     norm: Norm = "layer"
     momentum: float = 0.95
     prenorm: bool = True
     mix: Mix = "full_glu"
+    bare: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in (("norm", get_args(Norm)), ("mix", get_args(Mix))):
@@ -58,6 +60,8 @@ class Structure:
     @property
     def dense(self) -> list[str]:
         """The block's own dense maps."""
+        if self.bare:
+            return []
         return {"full_glu": ["value", "gate"], "gelu": []}.get(self.mix, ["gate"])
 
 
@@ -72,6 +76,11 @@ class Network:
     classes: int
     structure: Structure = Structure()
     output: Output = "class"
+
+    def __post_init__(self) -> None:
+        fits = not self.tokens and self.inputs == self.layer.d_model
+        given = "tokens" if self.tokens else f"{self.inputs} features"
+        require(fits or not self.structure.bare, f"bare layers of d_model = {self.layer.d_model} are given {given}")
 
     @classmethod
     def of(cls, layer: Layer, depth: int, task: Task, structure: Structure | None = None) -> Network:
@@ -102,11 +111,13 @@ class Network:
         """
         h = self.layer.d_model
         rng = generator(seed, "weights", model, "ends")
-        weights = _dense("encoder", rng, self.inputs, h)
+        encoder = _dense("encoder", rng, self.inputs, h)
+        weights = {} if self.structure.bare else encoder
         for i in range(self.depth):
             rng, block = generator(seed, "weights", model, i), f"blocks.{i}"
-            weights |= {f"{block}.norm.scale": np.ones(h), f"{block}.norm.bias": np.zeros(h)}
-            if self.structure.norm == "batch":
+            if not self.structure.bare:
+                weights |= {f"{block}.norm.scale": np.ones(h), f"{block}.norm.bias": np.zeros(h)}
+            if self.structure.norm == "batch" and not self.structure.bare:
                 weights |= {f"{block}.norm.mean": np.zeros(h), f"{block}.norm.variance": np.ones(h)}
             params = self.layer.initial(rng)
             for name in params.keys() ^ self.layer.roles().keys():
@@ -126,12 +137,14 @@ class Network:
         Averages that a norm keeps are "constant": no optimiser moves them.
         """
         roles: dict[str, str] = {}
-        dense = ["encoder", "decoder", *(["pair"] if self.output == "class of a pair" else [])]
+        dense = ["decoder", *(["pair"] if self.output == "class of a pair" else [])]
+        dense += [] if self.structure.bare else ["encoder"]
         for i in range(self.depth):
             block = f"blocks.{i}"
             dense += [f"{block}.{name}" for name in self.structure.dense]
-            roles |= {f"{block}.norm.scale": "norm", f"{block}.norm.bias": "norm"}
-            if self.structure.norm == "batch":
+            if not self.structure.bare:
+                roles |= {f"{block}.norm.scale": "norm", f"{block}.norm.bias": "norm"}
+            if self.structure.norm == "batch" and not self.structure.bare:
                 roles |= {f"{block}.norm.mean": "constant", f"{block}.norm.variance": "constant"}
             roles |= {f"{block}.layer.{name}": role for name, role in self.layer.roles().items()}
         for name in dense:

@@ -318,7 +318,8 @@ def test_a_recipe_that_is_not_there_is_refused_with_what_is():
 
 
 def test_published_figures_stand_beside_the_models_that_have_them():
-    assert figure(("LRA", "ListOps"), "lru[r_max=0.9]") == figure(["LRA", "ListOps"], "lru") == "60.2"
+    assert figure(["LRA", "ListOps"], "lru") == "60.2"
+    assert figure(("LRA", "ListOps"), "lru[r_max=0.9]") == "-"  # a rung of the ladder, say, is not the model
     assert figure(("LRA", "ListOps"), "rotrnn") == "-"
     assert figure(("LRA", "ListOps"), "s5").endswith(" (q)")
     assert figure(None, "lru") == figure(("LRA", "ListOps"), "mine") == "-"

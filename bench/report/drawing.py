@@ -1,4 +1,4 @@
-"""Draws figures with matplotlib, for a column or a page of a paper, to be read by the colour-blind and in gray print."""
+"""Draws figures with matplotlib for a column or a page of a paper, to be read by the colour-blind and in gray print."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
-SETTINGS = {
+SETTINGS: dict[Any, Any] = {
     "font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
     "ytick.labelsize": 7, "lines.linewidth": 1.2, "lines.markersize": 3.5, "axes.spines.top": False,
     "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.5, "savefig.dpi": 300,

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from bench.options import parse_name
-
 NAMES = {
     "lru": "LRU", "rotrnn": "RotRNN", "s4d": "S4D-Lin", "s5": "S5", "s4": "S4",
     "transformer": "Transformer", "gru": "GRU", "rnn": "RNN",
@@ -19,9 +17,9 @@ NAMES = {
 def figure(where: Sequence[str] | None, model: str) -> str:
     """The published accuracy of a model on (benchmark, task), in percent; "-" where none is known.
 
-    With "(q)" where it is known from another paper that quotes it.
+    With "(q)" where it is known from another paper that quotes it. A model with options is another one.
     """
-    name = NAMES.get(parse_name(model)[0])
+    name = NAMES.get(model)
     if where is None or name is None:
         return "-"
     benchmark, task = where

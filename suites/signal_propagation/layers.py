@@ -54,7 +54,7 @@ class _Block:
         size = max(1, AT_ONCE // self.entries)
         run, place = self.cell.backend.energies, {"dtype": self.cell.cell.dtype, "device": self.cell.device}
         pieces = [run(self.layer, self.params, u[first : first + size], **place) for first in range(0, len(u), size)]
-        return np.concatenate(pieces)[:, [t - 1 for t in self.times]].astype(np.float64) / self.entries
+        return np.concatenate(pieces)[:, [t - 1 for t in self.times], 0].astype(np.float64) / self.entries
 
     def white(self, noise: np.ndarray) -> None:
         found = self.energies(noise)
@@ -103,6 +103,19 @@ class _Block:
         seen = np.flatnonzero(curve[1:] > SEEN * curve[1:].max(initial=0)) + 1
         rate = float(np.polyfit(seen, np.log(curve[seen]), 1)[0]) if len(seen) > 1 else None
         self.record("memory_rate", rate, "nat a step", message=None if rate is not None else "fewer than two lags")
+
+
+def measure_constant(cell: Measurement, layer: DiagonalLayer, params: Params, length: int, level: float) -> None:
+    """Norms of the state where every feature is `level` at every step: of the whole, and the mean over heads."""
+    u = np.full((1, length, layer.d_model), level, np.float32)
+    place = {"dtype": cell.cell.dtype, "device": cell.device}
+    found = cell.backend.energies(layer, params, u, coordinates="own", **place)[0].astype(np.float64)
+    times = energy.doubling_times(length)
+    expected = level * np.sqrt(energy.constant_energy(reference.system(layer, params), times))
+    for t, value in zip(times, expected, strict=True):
+        cell.record("constant_norm", np.sqrt(found[t - 1].sum()), "", t=t)
+        cell.record("constant_norm_head", np.sqrt(found[t - 1]).mean(), "", t=t)
+        cell.record("constant_norm_expected", value, "of the diagonal state", t=t)
 
 
 def measure_draws(cell: Measurement, layer: DiagonalLayer, times: list[int], draws: int) -> None:

@@ -41,6 +41,10 @@ def blocks(results: pd.DataFrame) -> list[Block]:
     dense, diagonal = (
         [group for group in Group.of(rows) if group.ok] for rows in (results[is_dense], results[~is_dense])
     )
+    constant = [group for group in diagonal if len(group.metric("constant_norm"))]
+    diagonal = [group for group in diagonal if group not in constant]
+    if constant:
+        found.append(_constant(constant))
     if dense:
         found += [_agreement(dense), _energies(dense), *_real_above_complex(dense)]
     if dense or diagonal:
@@ -242,6 +246,27 @@ def _check(groups: Sequence[Group]) -> Table:
     )
     title = "Measured energies against their exact expectation"
     return Table(title, columns, rows, [note], numeric=columns[len(heads) :])
+
+
+def _constant(groups: Sequence[Group]) -> Table:
+    """Norms under a constant input, over time."""
+    rows = []
+    for group in groups:
+        norms = group.metric("constant_norm").groupby("t")["value"].mean()
+        last = int(norms.index[-1])
+        heads, exact = group.at("constant_norm_head", last), group.at("constant_norm_expected", last)
+        settled = norms.index[(norms / norms.iloc[-1] - 1).abs() > WITHIN]
+        rows.append([
+            *group.label(), _number(norms.iloc[0]), _number(norms.iloc[-1]), _number(exact), _number(heads),
+            f"{int(settled[-1]):,}" if len(settled) else "0",
+        ])  # fmt: skip
+    named = groups[0].heads()
+    columns = [*named, "norm at 1", "at the end", "exact", "mean over heads", "moves until"]
+    note = (
+        f"Euclidean norm of the whole state, and its mean over heads where there are any. exact: of the state in diagonal "
+        f"coordinates. moves until: the last t = 1, 2, 4, .. at which it is more than {WITHIN:.0%} from where it ends."
+    )
+    return Table("Norm of the state under a constant input", columns, rows, [note], numeric=columns[len(named) :])
 
 
 def _depth(groups: Sequence[Group]) -> Iterable[Block]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 
@@ -34,6 +34,7 @@ class SignalPropagation(Suite):
     Diagonal layers: d_state = n at `d_model` features; at the initialisation, or with the parameters that the run
     `trained` (its folder) has kept: energies under `noise` sequences of white noise, a constant and an impulse of
     `length` steps, the spread over `draws` initialisations, and what goes through a network of the depth.
+    `part=constant`: only the norm of the state over time where all inputs are `level`, as in the preset `toy`.
     """
 
     n: int | None = 256
@@ -45,6 +46,8 @@ class SignalPropagation(Suite):
     noise: int = 128
     draws: int = 32
     trained: str | None = None
+    part: Literal["energies", "constant"] = "energies"
+    level: float = 1.0
 
     version: ClassVar[int] = 1
     alternatives = {"c": "t", "t": "c"}
@@ -57,6 +60,11 @@ class SignalPropagation(Suite):
             "models": ["dense-rnn", "dense-lru"], "seeds": [42], "n": [100, 200, 500, 1000, 2000],
             "dense-rnn.ensemble": ["complex", "real"], "dense-rnn.tied": [True, False],
             "dense-lru.ensemble": ["complex", "real"], "depths": [4],
+        },
+        "toy": {
+            "models": ["rotrnn", "lru", "s5"], "part": ["constant"], "level": [1.0, 10.0, 100.0], "n": [256],
+            "d_model": [128], "length": [100_000],
+            "rotrnn.gamma_min": [1e-9], "rotrnn.gamma_max": [1 - 1e-6], "lru.r_max": [1 - 1e-6],
         },
     }  # fmt: skip
 
@@ -97,6 +105,9 @@ class SignalPropagation(Suite):
             raise Unsupported("a bidirectional layer has no single state at a time step")
         network, weights = self._network(cell)
         cell.describe(length=self.length)
+        if self.part == "constant":
+            layers.measure_constant(cell, layer, layer_weights(weights, 0), self.length, self.level)
+            return
         blocks = [layer_weights(weights, i) for i in range(network.depth)] if self.trained else [
             layer_weights(weights, 0)
         ]  # fmt: skip

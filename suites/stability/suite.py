@@ -14,7 +14,7 @@ from bench.backends import reference
 from bench.contract import DiagonalLayer, Diverged, Missing, Suite, Task, Unsupported, View, require
 from bench.data import batches
 from bench.measurement import Measurement
-from bench.network import Network, layer_weights
+from bench.network import Network, Structure, layer_weights
 from bench.recipe import Recipe
 from bench.report.blocks import Block
 from bench.training import Batch, Trainer, dropout_masks
@@ -31,7 +31,8 @@ class Stability(Suite):
 
     `steps` training steps of `batch` examples; `evaluations` times, evenly spread and at the start, the states of
     `probe` validation examples are looked at, and before and after training those under `noise` sequences of white
-    noise. The rest is the recipe (`bench.recipe.Recipe`).
+    noise. `bare`: the layers alone, without norm, mix and residual (`bench.network.Structure`), as the preset `toy` has
+    one. The rest is the recipe (`bench.recipe.Recipe`).
     """
 
     d_model: int = 64
@@ -46,6 +47,8 @@ class Stability(Suite):
     warmup: float = 0.1
     dropout: float = 0.0
     clip: float = 1.0
+    rate_end: float = 0.0
+    bare: bool = False
 
     version: ClassVar[int] = 1
     presets = {
@@ -66,6 +69,29 @@ class Stability(Suite):
             "batch": [32],
             "listops.train": [20000],
         },
+        "toy": {
+            "tasks": ["matching-ends"],
+            "depths": [1],
+            "bare": [True],
+            "d_model": [128],
+            "steps": [1000],
+            "batch": [8],
+            "rate": [1e-2],
+            "recurrent_factor": [1.0],
+            "weight_decay": [0.0],
+            "warmup": [0.0],
+            "clip": [1e9],
+            "rate_end": [1e-2],
+            "rotrnn.d_state": [256],
+            "rotrnn.gamma_min": [1e-6],
+            "rotrnn.gamma_max": [1 - 1e-4],
+            "lru.d_state": [256],
+            "lru.r_min": [1e-6],
+            "lru.r_max": [1 - 1e-4],
+            "s5.d_state": [256],
+            "s5.blocks": [16],
+            "s5.conj_sym": [False],
+        },
     }
 
     def __post_init__(self) -> None:
@@ -78,11 +104,15 @@ class Stability(Suite):
         names = {field.name for field in dataclasses.fields(Recipe)} & {f.name for f in dataclasses.fields(self)}
         return Recipe(**{name: getattr(self, name) for name in names})
 
+    @property
+    def structure(self) -> Structure:
+        return Structure(bare=self.bare)
+
     def measure(self, cell: Measurement) -> None:
         if cell.task is None:
             raise Missing("the suite stability trains on a task: name one with --tasks")
         data, recipe = cell.task.load(cell.cell.seed), self._recipe()
-        network = Network.of(cell.layer, cell.cell.depth, cell.task)
+        network = Network.of(cell.layer, cell.cell.depth, cell.task, self.structure)
         weights, roles = network.initial(cell.cell.plain_model, cell.cell.seed), network.roles()
         rows = cell.generator("probe").permutation(len(data.validation))[: self.probe]
         watch = _Watch(cell, cell.task, network, Batch.of(data.validation, rows), self.noise)

@@ -336,12 +336,18 @@ def states(
 
 
 def energies(
-    layer: DiagonalLayer, params: Params, u: np.ndarray, *, dtype: str = "float32", device: str = "cpu"
+    layer: DiagonalLayer,
+    params: Params,
+    u: np.ndarray,
+    *,
+    coordinates: str = "diagonal",
+    dtype: str = "float32",
+    device: str = "cpu",
 ) -> np.ndarray:
-    """|x|^2 of the diagonal state at every time step, (batch, length)."""
+    """|x|^2 at every time step, (batch, length, 1); in the layer's "own" coordinates (batch, length, heads)."""
     place = find(device)
     with computing(dtype, place):
-        return get(_energies(layer, _arrays(params, place, dtype), put(u, place, dtype)))
+        return get(_energies(layer, coordinates, _arrays(params, place, dtype), put(u, place, dtype)))
 
 
 def decoder(
@@ -423,9 +429,9 @@ def _all_states(layer: DiagonalLayer, coordinates: str, params: Params, u: Array
     return x if coordinates == "diagonal" else layer.coordinates(params, x, ops)
 
 
-@partial(jax.jit, static_argnums=0)
-def _energies(layer: DiagonalLayer, params: Params, u: Array) -> Array:
-    return state_energy(layer, params, u, "diagonal")[..., 0]
+@partial(jax.jit, static_argnums=(0, 1))
+def _energies(layer: DiagonalLayer, coordinates: str, params: Params, u: Array) -> Array:
+    return state_energy(layer, params, u, coordinates)
 
 
 @partial(jax.jit, static_argnums=0)

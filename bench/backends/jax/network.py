@@ -83,7 +83,7 @@ class Block(nnx.Module):
 
     def __init__(self, network: Network, weights: Mapping[str, Any], i: int, dtype: str) -> None:
         self.structure = network.structure
-        self.norm = _norm(network.structure, weights, f"blocks.{i}.norm", dtype)
+        self.norm = None if network.structure.bare else _norm(network.structure, weights, f"blocks.{i}.norm", dtype)
         self.layer = layer_module(network.layer, layer_weights(weights, i), dtype)
         dense = network.structure.dense
         self.value = Dense(weights, f"blocks.{i}.value", dtype) if "value" in dense else None
@@ -92,9 +92,15 @@ class Block(nnx.Module):
     def __call__(
         self, x: Array, lengths: Array, inside: Array, masks: Array | None = None, training: bool = False
     ) -> Array:
-        if self.structure.prenorm:
-            return x + self.mix(self.layer(self.norm(x, inside, training), lengths), masks)
-        return self.norm(x + self.mix(self.layer(x, lengths), masks), inside, training)
+        z = self.layer(self.before(x, inside, training), lengths)
+        if self.norm is None:
+            return z
+        x = x + self.mix(z, masks)
+        return x if self.structure.prenorm else self.norm(x, inside, training)
+
+    def before(self, x: Array, inside: Array, training: bool = False) -> Array:
+        """What reaches the layer."""
+        return x if self.norm is None or not self.structure.prenorm else self.norm(x, inside, training)
 
     def mix(self, z: Array, masks: Array | None) -> Array:
         a = jax.nn.gelu(z, approximate=False)
@@ -121,7 +127,8 @@ class Classifier(nnx.Module):
 
     def __init__(self, network: Network, weights: Mapping[str, Any], dtype: str) -> None:
         self.network, self.dtype = network, dtype
-        self.encoder = Dense(weights, "encoder", dtype, tokens=network.tokens)
+        if not network.structure.bare:
+            self.encoder = Dense(weights, "encoder", dtype, tokens=network.tokens)
         self.blocks = nnx.List([Block(network, weights, i, dtype) for i in range(network.depth)])
         if network.output == "class of a pair":
             self.pair = Dense(weights, "pair", dtype)
@@ -130,7 +137,7 @@ class Classifier(nnx.Module):
     def __call__(self, inputs: Array, lengths: Array, masks: Array | None = None, training: bool = False) -> Array:
         inputs, lengths = self._sequences(inputs, lengths)
         inside = self._inside(inputs, lengths)
-        x = self.encoder(inputs).astype(DTYPES[self.dtype])
+        x = self._encoded(inputs)
         for i, block in enumerate(self.blocks):
             x = block(x, lengths, inside, None if masks is None else masks[i], training)
         x = x.astype(PARAMETER_DTYPES[self.dtype])
@@ -156,11 +163,14 @@ class Classifier(nnx.Module):
         inputs, lengths = self._sequences(inputs, lengths)
         inside = self._inside(inputs, lengths)
         found = []
-        x = self.encoder(inputs).astype(DTYPES[self.dtype])
+        x = self._encoded(inputs)
         for block in self.blocks:
-            found.append(block.norm(x, inside, False) if self.network.structure.prenorm else x)
+            found.append(block.before(x, inside))
             x = block(x, lengths, inside)
         return found
+
+    def _encoded(self, inputs: Array) -> Array:
+        return (inputs if self.network.structure.bare else self.encoder(inputs)).astype(DTYPES[self.dtype])
 
     def _sequences(self, inputs: Array, lengths: Array) -> tuple[Array, Array]:
         """Both sequences of a pair one after the other."""

@@ -302,12 +302,18 @@ def states(
 
 
 def energies(
-    layer: DiagonalLayer, params: Params, u: np.ndarray, *, dtype: str = "float32", device: str = "cpu"
+    layer: DiagonalLayer,
+    params: Params,
+    u: np.ndarray,
+    *,
+    coordinates: str = "diagonal",
+    dtype: str = "float32",
+    device: str = "cpu",
 ) -> np.ndarray:
-    """|x|^2 of the diagonal state at every time step, (batch, length)."""
+    """|x|^2 at every time step, (batch, length, 1); in the layer's "own" coordinates (batch, length, heads)."""
     place = find(device)
     with torch.no_grad():
-        return get(state_energy(layer, _tensors(params, place, dtype), put(u, place, dtype), "diagonal")[..., 0])
+        return get(state_energy(layer, _tensors(params, place, dtype), put(u, place, dtype), coordinates))
 
 
 def decoder(

@@ -81,7 +81,7 @@ class Block(nn.Module):
     def __init__(self, network: Network, weights: dict[str, np.ndarray], i: int, dtype: str) -> None:
         super().__init__()
         self.structure = network.structure
-        self.norm = _norm(network.structure, weights, f"blocks.{i}.norm")
+        self.norm = None if network.structure.bare else _norm(network.structure, weights, f"blocks.{i}.norm")
         self.layer = layer_module(network.layer, layer_weights(weights, i), dtype)
         dense = network.structure.dense
         self.value = Dense(weights, f"blocks.{i}.value") if "value" in dense else None
@@ -90,9 +90,15 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, lengths: Tensor, inside: Tensor, masks: Tensor | None = None, training: bool = False
     ) -> Tensor:
-        if self.structure.prenorm:
-            return x + self.mix(self.layer(self.norm(x, inside, training), lengths), masks)
-        return self.norm(x + self.mix(self.layer(x, lengths), masks), inside, training)
+        z = self.layer(self.before(x, inside, training), lengths)
+        if self.norm is None:
+            return z
+        x = x + self.mix(z, masks)
+        return x if self.structure.prenorm else self.norm(x, inside, training)
+
+    def before(self, x: Tensor, inside: Tensor, training: bool = False) -> Tensor:
+        """What reaches the layer."""
+        return x if self.norm is None or not self.structure.prenorm else self.norm(x, inside, training)
 
     def mix(self, z: Tensor, masks: Tensor | None) -> Tensor:
         a = nn.functional.gelu(z)
@@ -120,7 +126,8 @@ class Classifier(nn.Module):
     def __init__(self, network: Network, weights: dict[str, np.ndarray], dtype: str) -> None:
         super().__init__()
         self.network, self.dtype = network, DTYPES[dtype]
-        self.encoder = Dense(weights, "encoder", tokens=network.tokens)
+        if not network.structure.bare:
+            self.encoder = Dense(weights, "encoder", tokens=network.tokens)
         self.stack = [Block(network, weights, i, dtype) for i in range(network.depth)]
         self.blocks = nn.ModuleList(self.stack)
         if network.output == "class of a pair":
@@ -131,7 +138,7 @@ class Classifier(nn.Module):
     def forward(self, inputs: Tensor, lengths: Tensor, masks: Tensor | None = None, training: bool = False) -> Tensor:
         inputs, lengths = self._sequences(inputs, lengths)
         inside = self._inside(inputs, lengths)
-        x = self.encoder(inputs).to(self.dtype)
+        x = self._encoded(inputs)
         for i, block in enumerate(self.stack):
             x = block(x, lengths, inside, None if masks is None else masks[i], training)
         x = x.to(self.decoder.weight.dtype)
@@ -153,11 +160,14 @@ class Classifier(nn.Module):
         inputs, lengths = self._sequences(inputs, lengths)
         inside = self._inside(inputs, lengths)
         found = []
-        x = self.encoder(inputs).to(self.dtype)
+        x = self._encoded(inputs)
         for block in self.stack:
-            found.append(block.norm(x, inside, False) if self.network.structure.prenorm else x)
+            found.append(block.before(x, inside))
             x = block(x, lengths, inside)
         return found
+
+    def _encoded(self, inputs: Tensor) -> Tensor:
+        return (inputs if self.network.structure.bare else self.encoder(inputs)).to(self.dtype)
 
     def _sequences(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Both sequences of a pair one after the other."""
