@@ -333,9 +333,10 @@ class View:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adaptation:
-    """What a suite asks of one model on one task where the user says nothing else."""
+    """What a suite asks of one model on one task where the user says nothing else; `fixed`: whatever the user says."""
 
     factors: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     depth: int | None = None
 

@@ -344,8 +344,8 @@ def _adapted(
     """The suite, the depth and the model's options as the suite adapts them; what the user has given goes before."""
     found = suite.adapt(model, task)
     closed = asked.keys() | {suite.alternatives[key] for key in asked.keys() & suite.alternatives.keys()}
-    factors = {key: value for key, value in found.factors.items() if key == "recipe" or key not in closed}
-    values = {key: getattr(suite, key) for key in fields(type(suite))} | factors
+    factors = {key: value for key, value in found.factors.items() if key not in closed}
+    values = {key: getattr(suite, key) for key in fields(type(suite))} | factors | found.fixed
     fit = build(f"suite {name}", type(suite), values)
     return fit, found.depth if found.depth and not request.depths else depth, found.options
 

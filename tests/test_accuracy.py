@@ -274,7 +274,8 @@ def test_later_sections_go_first_and_the_user_before_them_all(tmp_path):
         '[tasks.listops]\nrate = 4e-3\nepochs = 2\n[lru."listops[max_length=24]"]\ndropout = 0.3\n'
     )  # fmt: skip
     found = adaptation(str(path), "lru", TASK)
-    assert found.factors == {"rate": 4e-3, "epochs": 2, "dropout": 0.3, "recipe": "mine"}
+    assert found.factors == {"rate": 4e-3, "epochs": 2, "dropout": 0.3}
+    assert found.fixed == {"recipe": "mine"}
     assert (found.options, found.depth) == ({"r_max": 0.5}, 3)
     asked = {"suite": "accuracy", "models": "lru,rotrnn", "tasks": TASK, "seeds": "0"}
     from_file = plan.cells(

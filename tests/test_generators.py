@@ -16,6 +16,7 @@ from bench.data import checksum, shared
 from suites.tasks import generated
 from suites.tasks.adding import Adding
 from suites.tasks.copying import Copying
+from suites.tasks.matching_ends import MatchingEnds
 from suites.tasks.mqar import MQAR
 from suites.tasks.parity import Parity
 from suites.tasks.selective_copy import SelectiveCopy
@@ -27,6 +28,7 @@ TASKS = {
     "selective-copy": SelectiveCopy(length=20, tokens=4, vocabulary_size=7, **COUNTS),
     "copying": Copying(noise=5, memorise=4, vocabulary_size=6, **COUNTS),
     "adding": Adding(length=9, **COUNTS),
+    "matching-ends": MatchingEnds(length=6, width=3, **COUNTS),
     "parity": Parity(bits=8, **COUNTS),
     "parity-cumulative": Parity(bits=8, cumulative=True, **COUNTS),
 }
@@ -180,6 +182,25 @@ def test_the_target_of_adding_is_the_sum_of_the_marked_numbers(length):
         assert target == pytest.approx(sum(number for number, mark in inputs if mark), abs=1.2e-7)  # float32 near 2
 
 
+# Matching ends
+
+
+def test_ends_are_ones_or_zeros_and_match_in_half_of_the_examples():
+    task = MatchingEnds(length=5, width=3, train=2000, validation=10, test=10)
+    train = task.load(0).train
+    assert train.inputs.dtype == np.float32
+    ends = train.inputs[:, [0, -1]]
+    assert set(np.unique(ends)) == {0.0, 1.0}
+    assert (ends == ends[..., :1]).all()
+    np.testing.assert_array_equal(train.targets, ends[:, 0, 0] == ends[:, 1, 0])
+    between = train.inputs[:, 1:-1]
+    np.testing.assert_array_equal(between, between.astype(np.float16))
+    for share in (ends[:, 0, 0].mean(), ends[:, 1, 0].mean(), train.targets.mean()):
+        assert abs(share - 0.5) < 4 * 0.5 / np.sqrt(2000)
+    assert abs(between.mean()) < 4 / np.sqrt(between.size)
+    assert abs(between.var() - 1) < 4 * np.sqrt(2 / between.size)
+
+
 def test_the_mean_is_as_near_as_the_triangular_law_says():
     task = Adding(length=4, train=2000, validation=1, test=2000)
     data = task.load(0)
@@ -249,6 +270,7 @@ def test_every_option_counts():
         "selective-copy": [{"length": 21}, {"tokens": 3}, {"vocabulary_size": 8}],
         "copying": [{"noise": 4}, {"memorise": 5}, {"vocabulary_size": 7}],
         "adding": [{"length": 8}],
+        "matching-ends": [{"length": 7}, {"width": 4}],
         "parity": [{"bits": 9}, {"cumulative": True}],
     }
     for name, variants in changes.items():
@@ -289,6 +311,8 @@ def test_a_seed_is_a_number_from_0(task, seed):
 @pytest.mark.parametrize(
     ("kind", "options", "said"),
     [
+        (MatchingEnds, {"length": 2}, "length must be an integer of at least 3, not 2"),
+        (MatchingEnds, {"width": 0}, "width must be an integer of at least 1, not 0"),
         (MQAR, {"length": 15, "kv_pairs": 4}, "length=15 is too short for kv_pairs=4"),
         (MQAR, {"vocabulary_size": 9}, "vocabulary_size=9 has 3 keys, fewer than kv_pairs=4"),
         (MQAR, {"vocabulary_size": 3}, "vocabulary_size must be .* at least 4, not 3"),

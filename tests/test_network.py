@@ -214,6 +214,40 @@ def test_in_bfloat16_activations_are_rounded_and_parameters_are_not(backend):
     assert {value.dtype for value in trainer.weights().values()} == {np.dtype(np.float32)}
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bare_layers_are_the_layers_and_a_decoder_of_their_mean(backend):
+    layer = bench.layer("lru", d_model=D_MODEL, d_state=4)
+    network = Network(
+        layer=layer.layer, depth=2, inputs=D_MODEL, tokens=False, classes=CLASSES, structure=Structure(bare=True)
+    )
+    weights = network.initial("lru", 0)
+    assert weights.keys() == network.roles().keys()
+    assert {name.partition(".")[0] for name in weights} == {"blocks", "decoder"}
+    assert all(".layer." in name for name in weights if name.startswith("blocks"))
+    rng = np.random.default_rng(0)
+    u, lengths = rng.standard_normal((BATCH, LENGTH, D_MODEL)), np.array([12, 7, 1, 9], np.int32)
+    x = u
+    for block in (0, 1):
+        x = layer.apply(layer_weights(weights, block), x, backend="reference", dtype="float64")
+    pooled = np.stack([x[i, :end].mean(0) for i, end in enumerate(lengths)])
+    wanted = pooled @ weights["decoder.weight"] + weights["decoder.bias"]
+    batch = Batch(u.astype(np.float32), lengths, np.zeros(BATCH, np.int32))
+    trainer = trainer_of(backend, network, weights, "float64")
+    np.testing.assert_allclose(trainer.logits(batch), wanted, atol=1e-6)  # inputs are float32
+    loss, gradient = trainer.step(batch, 1e-3, None)
+    assert loss == pytest.approx(losses(network, wanted, batch.targets).mean(), rel=1e-5)
+    assert gradient > 0
+
+
+def test_bare_layers_need_inputs_of_their_width():
+    layer = bench.layer("lru", d_model=D_MODEL, d_state=4).layer
+    bare = {"layer": layer, "depth": 1, "classes": 2, "structure": Structure(bare=True)}
+    with pytest.raises(ValueError, match="bare layers of d_model = 6 are given 5 features"):
+        Network(inputs=5, tokens=False, **bare)
+    with pytest.raises(ValueError, match="bare layers of d_model = 6 are given tokens"):
+        Network(inputs=6, tokens=True, **bare)
+
+
 def test_wrong_structures_and_moves_are_refused_with_what_is_allowed():
     for wrong, says in (
         ({"norm": "group"}, "norm must be one of layer, batch"),

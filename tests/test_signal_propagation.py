@@ -21,9 +21,11 @@ from bench.contract import Missing
 from bench.measurement import Measurement
 from bench.network import Network, layer_weights
 from bench.plan import Request
+from bench.report import drawing
 from bench.report.blocks import Table
 from models.dense_gaussian import DenseLRU, DenseRNN
 from suites.signal_propagation import dense, monte_carlo, report, theory
+from suites.signal_propagation.figures import figures
 from suites.signal_propagation.monte_carlo import Estimate, energies
 
 DATA = Path(__file__).parent / "data"
@@ -367,6 +369,11 @@ def test_factors_that_have_no_meaning_are_refused(settings, says):
         cells("lru", *settings)
 
 
+def test_the_width_of_dense_recurrences_is_n_whatever_d_model_is_given_for_the_layers():
+    dense_lru, lru = cells("dense-lru,lru", "n=16", "d_model=3")
+    assert (dense_lru.d_model, lru.d_model) == (16, 3)
+
+
 def test_rectifiers_need_real_weights():
     with pytest.raises(ValueError, match="activation = relu needs ensemble=real"):
         cells("dense-rnn", "dense-rnn.activation=relu", "dense-rnn.ensemble=complex")
@@ -378,6 +385,11 @@ def layer_rows(request):
     return cell, measure(cell)
 
 
+def first_block(cell):
+    network = Network(layer=cell.layer, depth=cell.depth, inputs=cell.d_model, tokens=False, classes=2)
+    return layer_weights(network.initial(cell.plain_model, cell.seed), 0)
+
+
 def values(rows, metric):
     found = rows[rows["metric"] == metric]
     return found.set_index("t")["value"].astype(float) if found["t"].notna().all() else found["value"].iloc[0]
@@ -385,9 +397,7 @@ def values(rows, metric):
 
 def test_rows_of_a_layer_hold_its_own_exact_energies(layer_rows):
     cell, rows = layer_rows
-    network = Network(layer=cell.layer, depth=cell.depth, inputs=cell.d_model, tokens=False, classes=2)
-    params = layer_weights(network.initial(cell.plain_model, cell.seed), 0)
-    system, times = reference.system(cell.layer, params), [1, 2, 4, 8, 12]
+    system, times = reference.system(cell.layer, first_block(cell)), [1, 2, 4, 8, 12]
     entries = system.Lambda.size
     for kind, exact in (("white_noise", energy.white_noise_energy), ("constant", energy.constant_energy),
                         ("impulse", energy.impulse_energy)):  # fmt: skip
@@ -433,6 +443,68 @@ def test_parameters_that_a_run_has_kept_are_measured_block_by_block(tmp_path):
     (other,) = cells("lru", "lru.d_state=9", f"trained={tmp_path}", *TINY, depths="2")
     with pytest.raises(Missing, match=r"has no lru\[d_state=9\] of depth 2, d_model 3: it has lru\[d_state=8\]"):
         measure(other)
+
+
+def test_a_constant_input_gives_the_exact_norm_at_each_level():
+    for level in (1.0, 100.0):
+        (cell,) = cells("rotrnn", "n=8", "part=constant", f"level={level}", "length=9", "d_model=3", depths="1")
+        rows = measure(cell)
+        found, exact = values(rows, "constant_norm"), values(rows, "constant_norm_expected")
+        assert list(found.index) == [1, 2, 4, 8, 9]
+        np.testing.assert_allclose(found, exact, rtol=1e-5)
+        heads = reference.states(
+            cell.layer, first_block(cell), level * np.ones((1, 9, 3))
+        )[0].reshape(9, cell.options["heads"], -1)  # fmt: skip
+        wanted = np.linalg.norm(heads, axis=-1).mean(-1)[found.index.to_numpy(int) - 1]
+        np.testing.assert_allclose(values(rows, "constant_norm_head"), wanted, rtol=1e-5)
+    (table,) = [block for block in report.blocks(rows) if isinstance(block, Table)]
+    assert f"{found.iloc[-1]:.4g}" in table.rows[0]
+
+
+def test_the_toy_presets_are_as_published():
+    planned = plan.cells(Request.parse(suite="signal_propagation"), "cpu", "toy")
+    assert {(cell.plain_model, cell.factors["level"]) for cell in planned} == {
+        (model, level) for model in ("rotrnn", "lru", "s5") for level in (1.0, 10.0, 100.0)
+    }
+    assert {(c.options["d_state"], c.d_model, c.factors["length"]) for c in planned} == {(256, 128, 100_000)}
+    learning = plan.cells(Request.parse(suite="stability", models="rotrnn,lru,s5"), "cpu", "toy")
+    for cell in learning:
+        assert (cell.task, cell.depth, cell.d_model, cell.options["d_state"]) == ("matching-ends", 1, 128, 256)
+        assert cell.suite_object.structure.bare
+
+
+def test_figures_show_what_is_in_the_store(tmp_path):
+    models = [cells("dense-lru,dense-rnn", "n=9,16", *TINY, "c=2"), cells("lru,s4d", "n=8", *TINY, depths="2")]
+    frame = pd.concat([measure(cell) for planned in models for cell in planned], ignore_index=True)
+    found = {figure.name: figure for figure in figures(frame)}
+    assert list(found) == ["energy-over-c", "energy-untied", "layers-energy", "gradients-depth-time"]
+
+    panel = next(p for p in found["energy-over-c"].panels if p.title == "dense-lru")
+    rows = frame[(frame["model"] == "dense-lru") & (frame["d_model"] == 16)]
+    points = next(s for s in panel.series if (s.name, s.style) == ("n = 16", "points"))
+    np.testing.assert_allclose(points.x, values(rows, "energy").index.to_numpy(float) / 4)
+    np.testing.assert_allclose(points.y, values(rows, "energy") / 4)
+    np.testing.assert_allclose(points.high, (values(rows, "energy") + values(rows, "energy_error")) / 4)
+    exact = next(s for s in panel.series if (s.name, s.style) == ("n = 16", "theory"))
+    np.testing.assert_allclose(exact.y[8], theory.energy_lru(16, 8) / 4)
+    limit = next(s for s in panel.series if s.name == "n → ∞")
+    assert limit.y[-1] == pytest.approx(theory.critical_lru(2.0))
+
+    (panel,) = found["layers-energy"].panels
+    rows = frame[frame["model"] == "s4d"]
+    points = next(s for s in panel.series if s.name == "s4d, n = 8" and s.style == "points")
+    np.testing.assert_allclose(points.y, values(rows, "white_noise_energy"))
+
+    heat = found["gradients-depth-time"].panels[1]
+    gradients = rows[(rows["metric"] == "jacobian_energy") & (rows["layer"] == 1)].sort_values("t")["value"]
+    np.testing.assert_allclose(heat.values[1], np.sqrt(gradients.to_numpy(float)))
+    assert (heat.rows, heat.columns) == (["1", "2"], ["0", "1", "3", "7", "11"])
+
+    files = drawing.write(list(found.values()), tmp_path, ["png", "svg"])
+    assert [file.name for file in files] == [f"{name}.{kind}" for name in found for kind in ("png", "svg")]
+    first = {file: file.read_bytes() for file in files}
+    drawing.write(list(found.values()), tmp_path, ["png", "svg"])
+    assert all(file.read_bytes() == first[file] for file in files)  # same store, same bytes
 
 
 def test_tables_of_dense_recurrences_and_layers():

@@ -47,8 +47,7 @@ def adaptation(suite: type[Suite], recipe: str, model: str, task: str) -> Adapta
             values.pop("steps", None), values.pop("epochs", None)
         values |= {key: value for key, value in content.items() if key not in TEXTS}
     depth = values.pop("depth", None)
-    values["recipe"] = Path(recipe).stem
-    return Adaptation(factors=values, options=options, depth=depth)
+    return Adaptation(factors=values, fixed={"recipe": Path(recipe).stem}, options=options, depth=depth)
 
 
 def _fits(section: str, task: str) -> bool:

@@ -263,7 +263,7 @@ def _constant(groups: Sequence[Group]) -> Table:
     named = groups[0].heads()
     columns = [*named, "norm at 1", "at the end", "exact", "mean over heads", "moves until"]
     note = (
-        f"Euclidean norm of the whole state, and its mean over heads where there are any. exact: of the state in diagonal "
+        "Euclidean norm of the whole state, and its mean over heads where there are any. exact: in diagonal "
         f"coordinates. moves until: the last t = 1, 2, 4, .. at which it is more than {WITHIN:.0%} from where it ends."
     )
     return Table("Norm of the state under a constant input", columns, rows, [note], numeric=columns[len(named) :])

@@ -84,11 +84,11 @@ class SignalPropagation(Suite):
     def adapt(self, model: str, task: str | None) -> Adaptation:
         cls = registry.find("model", model)
         if self.trained is not None:
-            return Adaptation(factors={"n": None})
+            return Adaptation(fixed={"n": None})
         if self.n is None:
             return Adaptation()
         if issubclass(cls, DenseGaussian):
-            return Adaptation(factors={"d_model": self.n}, depth=1)
+            return Adaptation(fixed={"d_model": self.n}, depth=1)
         return Adaptation(options=_of_width(cls, self.n) if "d_state" in fields(cls) else {})
 
     def measure(self, cell: Measurement) -> None:
