@@ -345,7 +345,7 @@ def _adapted(
     found = suite.adapt(model, task)
     closed = asked.keys() | {suite.alternatives[key] for key in asked.keys() & suite.alternatives.keys()}
     factors = {key: value for key, value in found.factors.items() if key not in closed}
-    values = {key: getattr(suite, key) for key in fields(type(suite))} | factors | found.fixed
+    values = {key: getattr(suite, key) for key in fields(type(suite))} | factors | dict(found.fixed)
     fit = build(f"suite {name}", type(suite), values)
     return fit, found.depth if found.depth and not request.depths else depth, found.options
 

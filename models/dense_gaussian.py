@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from bench.contract import Array, Decoder, Layer, Params, Role, Unsupported, require
-from bench.sampling import normal
-from models.dense_linear import SLOPE, Activation, flax_states, loop_states, torch_states
+from bench.backends import reference
+from bench.contract import Array, Decoder, Params, Role, Unsupported, require
+from bench.dense import Activation, GaussianRecurrence
 
 if TYPE_CHECKING:
     import torch
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenseGaussian(Layer):
-    """What both have: a square matrix W of the width n = d_model, drawn with independent entries of variance 1/n.
-
-    `ensemble`: complex entries (both parts of variance 1/2n) or real ones.
-    """
-
-    ensemble: Literal["complex", "real"] = "complex"
+class DenseGaussian(GaussianRecurrence):
+    """What both have: W as trained parameters, real and imaginary parts apart, and y_t = Re h_t."""
 
     source: ClassVar[str] = "arXiv 2605.05113"
     comparator: ClassVar[bool] = True
 
     @property
-    def gain(self) -> float:
-        """What a matrix of variance 1/n is multiplied with."""
-        return 1.0
-
-    @property
-    def phi(self) -> Activation:
-        return "linear"
+    def fresh(self) -> bool:
+        return False
 
     @property
     def parts(self) -> tuple[str, ...]:
         return ("W_re", "W_im") if self.ensemble == "complex" else ("W",)
-
-    def draw(self, rng: np.random.Generator, *shape: int) -> np.ndarray:
-        """Independent entries of W, of any shape, float64 or complex128."""
-        variance = self.gain**2 / self.d_model
-        if self.ensemble == "real":
-            return normal(rng, shape, variance)
-        return normal(rng, (*shape, 2), variance / 2).view(np.complex128)[..., 0]
 
     def initial(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         W = self.draw(rng, self.d_model, self.d_model)
@@ -62,56 +45,65 @@ class DenseGaussian(Layer):
         tokens, n = batch * (1 if mode == "decode" else length), self.d_model
         return tokens * (2 * n * n if self.ensemble == "real" else 8 * n * n), tokens * self.state_reals
 
-    @property
-    def start_only(self) -> bool:
-        """Whether only the first input is read."""
-        return False
-
     def loop(self, params: Params, u: np.ndarray) -> np.ndarray:
+        self._require_one_matrix()
         W = self._joined(params, lambda re, im: re + 1j * im)
-        v = np.pad(u[:, :1], ((0, 0), (0, u.shape[1] - 1), (0, 0))) if self.start_only else u
-        return loop_states(W, v.astype(W.dtype), self.phi).real
+        v = u if self.driven else np.pad(u[:, :1], ((0, 0), (0, u.shape[1] - 1), (0, 0)))
+        return reference.dense_states(W, v.astype(W.dtype), self.phi).real
 
     def torch_module(self, params: Params) -> torch.nn.Module:
         from bench.backends.torch import FunctionModule
 
+        self._require_one_matrix()
         return FunctionModule(self, params, self._torch_outputs)
 
     def flax_module(self, params: Params) -> Any:
         from bench.backends.jax import FunctionModule
 
+        self._require_one_matrix()
         return FunctionModule(self, params, self._flax_outputs)
 
     def _torch_outputs(self, p: Params, u: torch.Tensor) -> torch.Tensor:
         import torch
 
+        from bench.backends.torch import dense_states
+
         W = self._joined(p, torch.complex)
-        v = torch.nn.functional.pad(u[:, :1], (0, 0, 0, u.shape[1] - 1)) if self.start_only else u
-        states = torch_states(W, v.to(W.dtype), self.phi)
+        v = u if self.driven else torch.nn.functional.pad(u[:, :1], (0, 0, 0, u.shape[1] - 1))
+        states = dense_states(W, v.to(W.dtype), self.phi)
         return states.real if states.is_complex() else states
 
     def _flax_outputs(self, p: Params, u: Array) -> Array:
         import jax
         import jax.numpy as jnp
 
+        from bench.backends.jax import dense_states
+
         W = self._joined(p, jax.lax.complex)
-        v = jnp.pad(u[:, :1], ((0, 0), (0, u.shape[1] - 1), (0, 0))) if self.start_only else u
-        return flax_states(W, v.astype(W.dtype), self.phi).real
+        v = u if self.driven else jnp.pad(u[:, :1], ((0, 0), (0, u.shape[1] - 1), (0, 0)))
+        return dense_states(W, v.astype(W.dtype), self.phi).real
 
     def _joined(self, params: Params, join: Any) -> Array:
         found = [params[name] for name in self.parts]
         return join(*found) if len(found) == 2 else found[0]
+
+    def _require_one_matrix(self) -> None:
+        if self.fresh:
+            raise Unsupported("with tied=false each step has a matrix of its own: that is no layer")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseLRU(DenseGaussian):
     """h_t = W h_{t-1} + u_t,  y_t = Re h_t,  h_0 = 0. No diagonal LRU: its W is dense, of width n = d_model.
 
-    Energies of h grow at every finite width, and over sqrt(n) steps leave those of an infinite one: E||h_t||^2 =
-    n (Q_{n,0} + .. + Q_{n,t-1}) under white input of unit variance, where Q_{n,k} = E||W^k h||^2 / ||h||^2.
+    The entries of W have variance 1/n. Energies of h grow at every finite width, and over sqrt(n) steps leave those of
+    an infinite one: E||h_t||^2 = n (Q_{n,0} + .. + Q_{n,t-1}) under white input of unit variance, where
+    Q_{n,k} = E||W^k h||^2 / ||h||^2.
 
     Shapes: W_re, W_im (d_model, d_model); real: W (d_model, d_model).
     """
+
+    driven: ClassVar[bool] = True
 
     def torch_decoder(self) -> Decoder:
         import torch
@@ -141,16 +133,18 @@ def _step(W: Array, u: Array, h: Array) -> tuple[Array, Array]:
 class DenseRNN(DenseGaussian):
     """h_1 = u_1,  h_t = phi(W h_{t-1}),  y_t = Re h_t: what becomes of a first input; later ones are not read.
 
-    `activation`: "linear" is phi(x) = x; "relu" and "leaky-relu" (slope 0.5 below 0) take real W, whose entries are
-    then multiplied with sqrt(2), sqrt(2 / (1 + 0.25)), so that at infinite width energies stay as they are.
-    `tied=false` has a fresh W at each step, as a deep feed-forward network: no layer, only what the suite
-    signal_propagation makes of it.
+    `activation`: "linear" is phi(x) = x, and the entries of W have variance 1/n, n = d_model; "relu" and "leaky-relu"
+    (slope 0.5 below 0) take real W, whose entries are then multiplied with sqrt(2), sqrt(2 / (1 + 0.25)), so that at
+    infinite width energies stay as they are. `tied=false` has a fresh W at each step, as a deep feed-forward network:
+    no layer, only what the suite signal_propagation makes of it.
 
     Shapes: W_re, W_im (d_model, d_model); real: W (d_model, d_model).
     """
 
     activation: Activation = "linear"
     tied: bool = True
+
+    driven: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -160,15 +154,9 @@ class DenseRNN(DenseGaussian):
         )
 
     @property
-    def gain(self) -> float:
-        return {"linear": 1.0, "relu": 2**0.5, "leaky-relu": (2 / (1 + SLOPE**2)) ** 0.5}[self.activation]
-
-    @property
     def phi(self) -> Activation:
         return self.activation
 
     @property
-    def start_only(self) -> bool:
-        if not self.tied:
-            raise Unsupported("dense-rnn[tied=false] has a fresh matrix at each step, and is no layer")
-        return True
+    def fresh(self) -> bool:
+        return not self.tied

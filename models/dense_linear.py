@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from bench.backends import reference
 from bench.contract import Array, Decoder, Layer, Params, Role, require
 from bench.sampling import normal
 
@@ -57,7 +57,7 @@ class DenseLinear(Layer):
         return tokens * (2 * n * n + 4 * n * h + n + 2 * h), tokens * n
 
     def loop(self, params: Params, u: np.ndarray) -> np.ndarray:
-        return loop_states(params["W"], u @ params["B"].T) @ params["C"].T + params["D"] * u
+        return reference.dense_states(params["W"], u @ params["B"].T) @ params["C"].T + params["D"] * u
 
     def torch_module(self, params: Params) -> torch.nn.Module:
         from bench.backends.torch import FunctionModule
@@ -85,67 +85,15 @@ def _step(p: Params, u: Array, h: Array) -> tuple[Array, Array]:
     return h @ p["C"].T + p["D"] * wide, h
 
 
-Activation = Literal["linear", "relu", "leaky-relu"]
-
-SLOPE = 0.5
-"""Of the leaky rectifier below 0."""
-
-
-def activated(activation: Activation, x: Array, maximum: Callable[[Array, Array], Array]) -> Array:
-    """The activation in any framework, of which `maximum` is the elementwise maximum of two arrays."""
-    if activation == "linear":
-        return x
-    return maximum(x, 0 * x if activation == "relu" else SLOPE * x)
-
-
-def torch_states(W: torch.Tensor, v: torch.Tensor, activation: Activation = "linear") -> torch.Tensor:
-    """h_t = phi(W h_{t-1}) + v_t from h_0 = 0: all h_t, (batch, length, n), like v.
-
-    W is (n, n), or (batch, n, n) with a matrix for each sequence; complex if v is.
-    """
-    import torch
-
-    h, states, many = v[:, 0], [v[:, 0]], W.ndim == 3
-    W_T = W.mT.contiguous()
-    for v_t in v.unbind(1)[1:]:
-        if activation != "linear":
-            before = torch.einsum("bi,bij->bj", h, W_T) if many else h @ W_T
-            h = activated(activation, before, torch.maximum) + v_t
-        elif many:
-            h = torch.baddbmm(v_t[:, None], h[:, None], W_T)[:, 0]
-        else:
-            h = torch.addmm(v_t, h, W_T)
-        states.append(h)
-    return torch.stack(states, 1)
-
-
-def flax_states(W: Array, v: Array, activation: Activation = "linear") -> Array:
-    """As `torch_states`, in jax."""
-    import jax
-    import jax.numpy as jnp
-
-    def step(h: Array, v_t: Array) -> tuple[Array, Array]:
-        before = jnp.einsum("bi,bji->bj", h, W) if W.ndim == 3 else h @ W.T
-        h = activated(activation, before, jnp.maximum) + v_t
-        return h, h
-
-    states = jax.lax.scan(step, jnp.zeros_like(v[:, 0]), jnp.swapaxes(v, 0, 1))[1]
-    return jnp.swapaxes(states, 0, 1)
-
-
-def loop_states(W: np.ndarray, v: np.ndarray, activation: Activation = "linear") -> np.ndarray:
-    """As `torch_states`, as a plain loop in numpy."""
-    states, h = np.empty_like(v), np.zeros_like(v[:, 0])
-    for t in range(v.shape[1]):
-        states[:, t] = h = activated(activation, np.einsum("...ij,...j->...i", W, h), np.maximum) + v[:, t]
-    return states
-
-
 def _torch_outputs(p: Params, u: torch.Tensor) -> torch.Tensor:
+    from bench.backends.torch import dense_states
+
     wide = u.to(p["W"].dtype)
-    return torch_states(p["W"], wide @ p["B"].T) @ p["C"].T + p["D"] * wide
+    return dense_states(p["W"], wide @ p["B"].T) @ p["C"].T + p["D"] * wide
 
 
 def _flax_outputs(p: Params, u: Array) -> Array:
+    from bench.backends.jax import dense_states
+
     wide = u.astype(p["W"].dtype)
-    return flax_states(p["W"], wide @ p["B"].T) @ p["C"].T + p["D"] * wide
+    return dense_states(p["W"], wide @ p["B"].T) @ p["C"].T + p["D"] * wide

@@ -222,7 +222,7 @@ PAPER = ("listops", "text", "retrieval", "image", "pathfinder", "pathfinder[size
 @pytest.mark.parametrize("task", PAPER)
 def test_published_recipes_exist_and_build(model, task):
     found = adaptation("paper", model, task)
-    suite = build("suite accuracy", Accuracy, found.factors)
+    suite = build("suite accuracy", Accuracy, {**found.factors, **found.fixed})
     layer = bench.layer(model, d_model=suite.d_model, **found.options).layer
     assert found.depth in (6, 8)
     assert suite.recipe == "paper"

@@ -20,7 +20,7 @@ from bench.measure.workload import Workload
 from bench.network import Network
 from bench.recipe import GROUP_OF, Recipe
 from bench.training import layer_with_state
-from models.dense_linear import DenseLinear, flax_states, torch_states
+from models.dense_linear import DenseLinear
 from models.gru import GRU
 from models.lru import LRU
 from models.rnn import RNN
@@ -264,9 +264,9 @@ def test_the_states_of_a_dense_recurrence_are_for_others_to_use_complex_ones_too
     for t in range(5):
         h = h @ W.T + v[:, t]
         wanted.append(h)
-    found = torch_states(torch.tensor(W), torch.tensor(v))
+    found = backends.load("torch").dense_states(torch.tensor(W), torch.tensor(v))
     assert error(found.numpy(), np.stack(wanted, 1)) < EXACT
-    found = flax_states(W.astype(np.complex64), v.astype(np.complex64))
+    found = backends.load("jax").dense_states(W.astype(np.complex64), v.astype(np.complex64))
     assert error(np.asarray(found), np.stack(wanted, 1)) < 1e-5  # complex64
 
 

@@ -419,6 +419,19 @@ def test_the_columns_of_a_cell_are_columns_of_the_store():
         assert store.table(columns, []).to_pylist()[0] | columns == store.table(columns, []).to_pylist()[0]
 
 
+def test_models_and_suites_do_not_import_one_another_and_the_harness_neither():
+    def imported(path):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                yield node.module or ""
+            elif isinstance(node, ast.Import):
+                yield from (name.name for name in node.names)
+
+    for package, foreign in (("models", {"suites"}), ("suites", {"models"}), ("bench", {"models", "suites"})):
+        for path in (registry.ROOT / package).rglob("*.py"):
+            assert not {name.partition(".")[0] for name in imported(path)} & foreign, path
+
+
 def test_no_check_of_layers_suites_and_tasks_vanishes_under_optimised_python():
     files = [path for package in ("models", "suites") for path in (registry.ROOT / package).rglob("*.py")]
     assert len(files) > 8

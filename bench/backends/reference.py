@@ -9,6 +9,7 @@ import numpy as np
 from scipy import linalg
 
 from bench.contract import Array, DiagonalLayer, DiagonalSystem, Params
+from bench.dense import Activation, activated
 
 
 class ops:
@@ -137,6 +138,17 @@ def decoder(
         return (output(s, s.C, x) + s.D * u).astype(result_dtype(dtype)), x
 
     return decode
+
+
+def dense_states(W: np.ndarray, v: np.ndarray, activation: Activation = "linear") -> np.ndarray:
+    """h_t = phi(W h_{t-1}) + v_t from h_0 = 0: all h_t, (batch, length, n), like v.
+
+    W is (n, n), or (batch, n, n) with a matrix for each sequence; complex if v is.
+    """
+    states, h = np.empty_like(v), np.zeros_like(v[:, 0])
+    for t in range(v.shape[1]):
+        states[:, t] = h = activated(activation, np.einsum("...ij,...j->...i", W, h), np.maximum) + v[:, t]
+    return states
 
 
 def adjoint(

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from bench.dense import GaussianRecurrence
 from bench.measurement import Measurement
-from models.dense_gaussian import DenseGaussian, DenseLRU, DenseRNN
 from suites.signal_propagation import theory
 from suites.signal_propagation.monte_carlo import Estimate, energies
 
 UNKNOWN = "no exact value is known for these weights and this length"
 
 
-def expected(layer: DenseGaussian, times: list[int]) -> list[float | None]:
+def expected(layer: GaussianRecurrence, times: list[int]) -> list[float | None]:
     """The exact energy ||h_t||^2 / n at each time, t counted from 0; None where none is known."""
-    if isinstance(layer, DenseRNN) and not layer.tied:
+    if layer.fresh and not layer.driven:
         return [1.0] * len(times)
-    if isinstance(layer, DenseRNN) and layer.activation != "linear":
+    if layer.fresh or layer.phi != "linear":
         return [1.0 if t <= 1 else None for t in times]
     recurrence = recurrence_of(layer)
     if layer.ensemble == "complex":
@@ -25,8 +25,8 @@ def expected(layer: DenseGaussian, times: list[int]) -> list[float | None]:
     return [_real(layer.d_model, t, recurrence) for t in times]
 
 
-def recurrence_of(layer: DenseGaussian) -> theory.Recurrence:
-    return "lru" if isinstance(layer, DenseLRU) else "rnn"
+def recurrence_of(layer: GaussianRecurrence) -> theory.Recurrence:
+    return "lru" if layer.driven else "rnn"
 
 
 def grid(n: int, c: float, points: int, t: int | None) -> list[int]:
@@ -35,8 +35,9 @@ def grid(n: int, c: float, points: int, t: int | None) -> list[int]:
     return sorted({round(x) for x in np.linspace(0, last, points)})
 
 
-def measure(cell: Measurement, layer: DenseGaussian, times: list[int], samples: int) -> None:
+def measure(cell: Measurement, layer: GaussianRecurrence, times: list[int], samples: int) -> None:
     """Records the estimated energy at each time, in energies of an input, its error, and what theory says."""
+    cell.fact(recurrence=recurrence_of(layer), fresh=layer.fresh, linear=layer.phi == "linear", ensemble=layer.ensemble)
     rng = cell.generator("dense recurrence", cell.cell.model, layer.d_model)
     found = Estimate.of(energies(layer, times, samples, rng, cell.cell.backend, cell.cell.dtype, cell.device))
     for i, (t, exact) in enumerate(zip(times, expected(layer, times), strict=True)):

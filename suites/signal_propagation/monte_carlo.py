@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bench.backends import reference
 from bench.contract import Array
-from models.dense_gaussian import DenseGaussian, DenseLRU, DenseRNN
-from models.dense_linear import activated, flax_states, loop_states, torch_states
+from bench.dense import GaussianRecurrence, activated
 
 AT_ONCE = 2**24
 """Numbers of W, or of the states, that are drawn together: 2 x 128 MiB in complex128."""
@@ -45,30 +45,29 @@ class Estimate(NamedTuple):
 
 
 def energies(
-    layer: DenseGaussian, times: list[int], samples: int, rng: np.random.Generator, backend: str = "reference",
+    layer: GaussianRecurrence, times: list[int], samples: int, rng: np.random.Generator, backend: str = "reference",
     dtype: str = "float64", device: str = "cpu",
 ) -> np.ndarray:  # fmt: skip
     """||h_t||^2 / n of independent samples, (samples, times), t counted from 0: h_0 is the first input.
 
-    Inputs are isotropic with squared norm n: one for `dense-rnn`, a fresh one at each step for `dense-lru`. With
-    untied weights, W h for a fresh W has the law of ||h|| g, where g is one column of W: g is what is drawn then.
+    Inputs are isotropic with squared norm n: a fresh one at each step where the layer is driven, else one. For a fresh
+    W, W h has the law of ||h|| g, where g is one column of W: with a matrix for each step g is what is drawn.
     """
     run, length = _runner(backend, dtype, device), max(times) + 1
-    tied = not isinstance(layer, DenseRNN) or layer.tied
     found = []
-    for count in _chunks(samples, layer.d_model * (layer.d_model if tied else length)):
-        if tied:
-            W = layer.draw(rng, count, layer.d_model, layer.d_model)
-            v = isotropic(layer, rng, count, length if isinstance(layer, DenseLRU) else 1)
-            v = np.pad(v, ((0, 0), (0, length - v.shape[1]), (0, 0)))
-        else:
+    for count in _chunks(samples, layer.d_model * (length if layer.fresh else layer.d_model)):
+        if layer.fresh:
             W = layer.draw(rng, count, length, layer.d_model)
             v = isotropic(layer, rng, count)
+        else:
+            W = layer.draw(rng, count, layer.d_model, layer.d_model)
+            v = isotropic(layer, rng, count, length if layer.driven else 1)
+            v = np.pad(v, ((0, 0), (0, length - v.shape[1]), (0, 0)))
         found.append(run(layer, W, v, times))
     return np.concatenate(found) / layer.d_model
 
 
-def isotropic(layer: DenseGaussian, rng: np.random.Generator, *shape: int) -> np.ndarray:
+def isotropic(layer: GaussianRecurrence, rng: np.random.Generator, *shape: int) -> np.ndarray:
     """Directions without preference, of squared norm n, (*shape, n), complex or real as the layer's matrix."""
     n = layer.d_model
     g = rng.standard_normal((*shape, n if layer.ensemble == "real" else 2 * n))
@@ -76,7 +75,7 @@ def isotropic(layer: DenseGaussian, rng: np.random.Generator, *shape: int) -> np
     return g if layer.ensemble == "real" else g.view(np.complex128)
 
 
-def untied_energies(layer: DenseRNN, g: Array, h: Array, ops: Any) -> Iterator[Array]:
+def fresh_energies(layer: GaussianRecurrence, g: Array, h: Array, ops: Any) -> Iterator[Array]:
     """||h_t||^2 for t = 0, 1, ..: h_{t+1} = phi(||h_t|| g_t), g (samples, length, n), h (samples, n).
 
     phi is homogeneous, so only norms have to be carried on. `ops` is numpy, torch or jax.numpy.
@@ -95,7 +94,7 @@ def _chunks(samples: int, numbers: int) -> Iterator[int]:
         samples -= size
 
 
-Runner = Callable[[DenseGaussian, np.ndarray, np.ndarray, list[int]], np.ndarray]
+Runner = Callable[[GaussianRecurrence, np.ndarray, np.ndarray, list[int]], np.ndarray]
 """From W or g, v or the start, and times to ||h_t||^2 at the times, (samples, times)."""
 
 
@@ -110,18 +109,19 @@ def _runner(backend: str, dtype: str, device: str) -> Runner:
 
 
 def _reference(dtype: str, device: str) -> Runner:
-    return lambda layer, W, v, times: _energies(layer, W, v, times, np, loop_states)
+    return lambda layer, W, v, times: _energies(layer, W, v, times, np, reference.dense_states)
 
 
 def _torch(dtype: str, device: str) -> Runner:
     import torch
 
+    from bench.backends.torch import dense_states
     from bench.backends.torch.device import find, get, put
 
     @torch.no_grad()
-    def run(layer: DenseGaussian, W: np.ndarray, v: np.ndarray, times: list[int]) -> np.ndarray:
+    def run(layer: GaussianRecurrence, W: np.ndarray, v: np.ndarray, times: list[int]) -> np.ndarray:
         W_, v_ = (put(x, find(device)) for x in (W, v))
-        return get(_energies(layer, W_, v_, times, torch, torch_states))
+        return get(_energies(layer, W_, v_, times, torch, dense_states))
 
     return run
 
@@ -130,23 +130,24 @@ def _jax(dtype: str, device: str) -> Runner:
     import jax
     import jax.numpy as jnp
 
+    from bench.backends.jax import dense_states
     from bench.backends.jax.device import computing, find, get, put
 
     where = find(device)
     compiled = jax.jit(
-        lambda layer, W, v, times: _energies(layer, W, v, times, jnp, flax_states), static_argnums=(0, 3)
+        lambda layer, W, v, times: _energies(layer, W, v, times, jnp, dense_states), static_argnums=(0, 3)
     )
 
-    def run(layer: DenseGaussian, W: np.ndarray, v: np.ndarray, times: list[int]) -> np.ndarray:
+    def run(layer: GaussianRecurrence, W: np.ndarray, v: np.ndarray, times: list[int]) -> np.ndarray:
         with computing(dtype, where):
             return get(compiled(layer, put(W, where), put(v, where), tuple(times)))
 
     return run
 
 
-def _energies(layer: DenseGaussian, W: Array, v: Array, times: Sequence[int], ops: Any, states: Callable) -> Array:
+def _energies(layer: GaussianRecurrence, W: Array, v: Array, times: Sequence[int], ops: Any, states: Callable) -> Array:
     """In any framework: `ops` is numpy, torch or jax.numpy."""
-    if isinstance(layer, DenseRNN) and not layer.tied:
-        found = list(untied_energies(layer, W, v, ops))
+    if layer.fresh:
+        found = list(fresh_energies(layer, W, v, ops))
         return ops.stack([found[t] for t in times], 1)
     return (abs(states(W, v, layer.phi)[:, list(times)]) ** 2).sum(-1)

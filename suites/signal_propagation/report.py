@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -70,25 +72,25 @@ class Group(Cells):
     def n(self) -> int:
         return int(self.key["n"] or 0)
 
-    @property
-    def options(self) -> dict:
-        return json.loads(self.key["options"])
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        return json.loads(self.column("facts"))
 
     @property
     def tied(self) -> bool:
-        return bool(self.options.get("tied", True))
+        return not self.facts["fresh"]
 
     @property
     def linear(self) -> bool:
-        return self.options.get("activation", "linear") == "linear"
+        return self.facts["linear"]
 
     @property
     def complex(self) -> bool:
-        return self.options.get("ensemble") == "complex"
+        return self.facts["ensemble"] == "complex"
 
     @property
     def recurrence(self) -> theory.Recurrence:
-        return "lru" if self.key["model"].startswith("dense-lru") else "rnn"
+        return self.facts["recurrence"]
 
     def heads(self) -> list[str]:
         return ["model", "n", *(name for name in self.varying if name != "n")]
@@ -185,7 +187,7 @@ def _regimes(dense: Sequence[Group], diagonal: Sequence[Group]) -> Table:
     rows: list[list[str]] = []
     heads = list(dict.fromkeys(name for group in (*dense, *diagonal) for name in group.heads()))
     for group in dense:
-        if group.key["model"] != "dense-lru":
+        if group.recurrence != "lru" or not group.complex:
             continue
         leaves = theory.longest(group.n, WITHIN) + 1
         overflow = [theory.first_above(group.n, 2 * math.log(limit)) for limit in LARGEST.values()]

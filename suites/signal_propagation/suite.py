@@ -11,13 +11,13 @@ import pandas as pd
 
 from bench import registry
 from bench.contract import Adaptation, DiagonalLayer, Params, Suite, Unsupported, View, require
+from bench.dense import GaussianRecurrence
 from bench.energy import doubling_times
 from bench.measurement import Measurement
 from bench.network import Network, layer_weights
 from bench.options import fields
 from bench.report.blocks import Block
 from bench.report.figures import Figure
-from models.dense_gaussian import DenseGaussian
 from suites.signal_propagation import dense, layers
 from suites.signal_propagation.figures import figures
 from suites.signal_propagation.report import blocks
@@ -87,13 +87,13 @@ class SignalPropagation(Suite):
             return Adaptation(fixed={"n": None})
         if self.n is None:
             return Adaptation()
-        if issubclass(cls, DenseGaussian):
+        if issubclass(cls, GaussianRecurrence):
             return Adaptation(fixed={"d_model": self.n}, depth=1)
         return Adaptation(options=_of_width(cls, self.n) if "d_state" in fields(cls) else {})
 
     def measure(self, cell: Measurement) -> None:
         layer = cell.layer
-        if isinstance(layer, DenseGaussian):
+        if isinstance(layer, GaussianRecurrence):
             cell.describe(length=None)
             dense.measure(cell, layer, dense.grid(layer.d_model, self.c, self.points, self.t), self.samples)
             return

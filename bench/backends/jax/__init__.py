@@ -1,5 +1,6 @@
 """Layers and networks in jax. Public and stable for others: `layer_function`, `system`, `FunctionModule`."""
 
+from bench.backends.jax.dense import dense_states
 from bench.backends.jax.device import describe, set_process, synchronize
 from bench.backends.jax.layer import (
     FunctionModule,
@@ -32,6 +33,7 @@ __all__ = [
     "block_signals",
     "decode_step",
     "decoder",
+    "dense_states",
     "describe",
     "energies",
     "gradients",

@@ -1,5 +1,6 @@
 """Layers and networks in torch. Public and stable for others: `layer_module`, `system`, `FunctionModule`."""
 
+from bench.backends.torch.dense import dense_states
 from bench.backends.torch.device import describe, set_process, synchronize
 from bench.backends.torch.layer import (
     FunctionModule,
@@ -31,6 +32,7 @@ __all__ = [
     "block_signals",
     "decode_step",
     "decoder",
+    "dense_states",
     "describe",
     "energies",
     "gradients",
