@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -12,7 +13,7 @@ import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, cast, get_args
 
 import typer
 from rich.console import Console
@@ -138,6 +139,82 @@ def report(
 
     folders = _folders(runs, out, plugin)
     raise typer.Exit(_report(folders, as_json, View(baseline=baseline), unverified))
+
+
+@app.command()
+def table(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Runs, read as one.  [default: the newest in --out]")
+    ] = None,
+    suite: Annotated[str | None, typer.Option(help="Where the runs have several.")] = None,
+    metric: Annotated[str | None, typer.Option(help="A measure of the suite.  [default: its first]")] = None,
+    rows: Annotated[list[str] | None, typer.Option(help="Factors, e.g. model,backend.")] = None,
+    columns: Annotated[list[str] | None, typer.Option(help="Factors, e.g. task.")] = None,
+    where: Annotated[list[str] | None, typer.Option(help="FACTOR=VALUE: only these cells.")] = None,
+    kind: Annotated[str, typer.Option("--format", help="text, latex, markdown, csv, html.")] = "text",
+    correction: Annotated[str, typer.Option(help="holm or benjamini-hochberg, over the whole table.")] = "holm",
+    published: Annotated[bool, typer.Option("--published", help="Add published figures, set apart.")] = False,
+    summaries: Annotated[bool, typer.Option("--summaries", help="Also published averages over tasks.")] = False,
+    macros: Annotated[Path | None, typer.Option(help="Also write a file of LaTeX macros, one a number.")] = None,
+    out: Out = Path("results"),
+    plugin: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Prints a table of one measure: means over seeds with intervals, and what tests can tell apart."""
+    from bench import store
+    from bench.options import split_list, unknown
+    from bench.report import comparison, tables, terminal, writers
+
+    folders = _folders(runs, out, plugin)
+    try:
+        if kind not in ("text", *writers.FORMATS):
+            raise unknown("format in --format", kind, ("text", *writers.FORMATS))
+        corrections = get_args(comparison.Correction)
+        if correction not in corrections:
+            raise unknown("correction in --correction", correction, corrections)
+        pairs = [text.partition("=") for text in where or []]
+        for name, equals, _ in pairs:
+            if not equals:
+                raise ValueError(f"--where {name!r} should read FACTOR=VALUE")
+        with _warnings_as_lines():
+            results = store.read_results(*folders)
+        found = tables.build(
+            results, suite=suite, metric=metric, rows=split_list(rows or []), columns=split_list(columns or []),
+            where={name.strip(): value.strip() for name, _, value in pairs},
+            correction=cast(comparison.Correction, correction),
+            published=published, summaries=summaries,
+        )  # fmt: skip
+    except ValueError as error:
+        _refuse(error)
+    if macros is not None:
+        macros.write_text(writers.macros(found), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(found), ensure_ascii=False, indent=1))
+    elif kind == "text":
+        terminal.show([writers.block(found)])
+    else:
+        typer.echo(writers.FORMATS[kind](found), nl=False)
+
+
+@app.command()
+def why(
+    place: Annotated[str, typer.Argument(help="FILE:LINE:COLUMN of a number in a table or a file of macros.")],
+    runs: Annotated[list[Path] | None, typer.Argument(help="Runs to look in.  [default: all in --out]")] = None,
+    out: Out = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """Shows the cells, code and machine behind a number that `bench table --format latex` has written."""
+    from bench import store
+    from bench.report import why as reasons
+
+    try:
+        ids = reasons.cells_at(place)
+        with _warnings_as_lines():
+            folders = _folders(runs or [out], out, None)
+            results = store.read_results(*folders)
+    except (ValueError, OSError) as error:
+        _refuse(error)
+    _show(reasons.blocks(ids, results, folders), as_json)
 
 
 @app.command()

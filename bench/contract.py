@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from bench.network import Structure
     from bench.report.blocks import Block
     from bench.report.figures import Figure
+    from bench.report.grid import Grid
+    from bench.report.measures import Measure
+    from bench.report.sheet import Published
     from bench.selftest import Selftest
 
 Array = Any
@@ -365,6 +368,8 @@ class Suite(ABC):
     """Whether cells of the suite have a task."""
     compiles: ClassVar[bool] = False
     """Whether a cell can be measured under torch.compile."""
+    measures: ClassVar[Mapping[str, Measure]] = {}
+    """The numbers of a cell that tables and comparisons are made of, the most usual first."""
 
     @abstractmethod
     def measure(self, cell: Measurement) -> None:
@@ -395,6 +400,10 @@ class Suite(ABC):
     def figures(self, results: pd.DataFrame, view: View) -> list[Figure]:
         """Figures, likewise: those that the records have numbers for. Default: none."""
         return []
+
+    def published(self, results: pd.DataFrame, grid: Grid, summaries: bool) -> Published:
+        """Published figures for a table's columns: rows, and footnotes with their sources. Default: there are none."""
+        raise ValueError("--published: there are no published figures of this suite's measures")
 
 
 def require(condition: bool, message: str) -> None:

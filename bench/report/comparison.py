@@ -6,10 +6,10 @@ Every difference is first - second.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
@@ -88,9 +88,7 @@ class Family:
     alpha: float
 
 
-def align(
-    first: Mapping[Hashable, float | None], second: Mapping[Hashable, float | None]
-) -> tuple[np.ndarray, np.ndarray]:
+def align(first: Mapping[Any, float | None], second: Mapping[Any, float | None]) -> tuple[np.ndarray, np.ndarray]:
     """Values by seed -> two arrays over the same seeds, those of either, NaN where one has no value."""
     seeds = list(dict.fromkeys([*first, *second]))
     at = [[math.nan if (value := scores.get(seed)) is None else value for seed in seeds] for scores in (first, second)]

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from bench.report.sheet import Field, Published
+
 NAMES = {
     "lru": "LRU", "rotrnn": "RotRNN", "s4d": "S4D-Lin", "s5": "S5", "s4": "S4",
     "transformer": "Transformer", "gru": "GRU", "rnn": "RNN",
@@ -32,3 +34,34 @@ def _table() -> dict[tuple[str, str, str], str]:
         rows = [row for row in csv.DictReader(file) if row["metric"] == "accuracy" and row["value"]]
     mark = {"printed": "", "quoted": " (q)"}
     return {(row["benchmark"], row["task"], row["model"]): row["value"] + mark[row["evidence"]] for row in rows}
+
+
+def rows(places: Sequence[Sequence[str] | None], heads: Sequence[str], summaries: bool) -> Published:
+    """Published accuracies for columns, each a (benchmark, task) or None: a row a model, and where each is from.
+
+    A model without a figure in a column reads "not available" there. Averages over tasks only with `summaries`.
+    """
+    with Path(__file__).with_name("published.csv").open(newline="", encoding="utf-8") as file:
+        found = [row for row in csv.DictReader(file) if row["metric"] == "accuracy" and row["value"]]
+    wanted = {tuple(place) for place in places if place is not None}
+    found = [row for row in found if (row["benchmark"], row["task"]) in wanted]
+    if not summaries:
+        found = [row for row in found if row["evidence"] != "summary"]
+    notes: list[str] = []
+    lines = []
+    for model in dict.fromkeys(row["model"] for row in found):
+        fields = []
+        for place in places:
+            row = next(
+                (r for r in found if r["model"] == model and [r["benchmark"], r["task"]] == list(place or [])), None
+            )
+            if row is None:
+                fields.append(Field("not available"))
+                continue
+            text = f"{row['source']} ({row['evidence']})"
+            if text not in notes:
+                notes.append(text)
+            value = row["value"] + (f" ± {row['spread']}" if row["spread"] else "")
+            fields.append(Field(value, notes=(notes.index(text) + 1,)))
+        lines.append((tuple(model if head == "model" else "-" for head in heads), fields))
+    return Published(lines, notes)

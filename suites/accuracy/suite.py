@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +15,10 @@ from bench.measurement import Measurement
 from bench.network import Mix, Network, Norm, Structure
 from bench.recipe import Recipe
 from bench.report.blocks import Block
+from bench.report.grid import Grid
+from bench.report.measures import Measure
+from bench.report.sheet import Published
+from suites.accuracy import published
 from suites.accuracy.recipes import adaptation
 from suites.accuracy.report import blocks
 from suites.accuracy.training import Run
@@ -50,6 +56,14 @@ class Accuracy(Suite):
     mix: Mix = "full_glu"
 
     version: ClassVar[int] = 1
+    measures = {
+        "accuracy": Measure(metric="accuracy", where={"split": "test"}, better="higher", title="Test accuracy",
+                            unit="%", scale=100),
+        "loss": Measure(metric="loss", where={"split": "test"}, better="lower", title="Test loss"),
+        "validation": Measure(metric="accuracy", where={"split": "validation"}, over="last", better="higher",
+                              title="Validation accuracy at the last step", unit="%", scale=100),
+        "seconds": Measure(metric="seconds", over="last", better="lower", title="Training time", unit="s", ratio=True),
+    }  # fmt: skip
     alternatives = {"epochs": "steps", "steps": "epochs"}
     presets = {
         "quick": {
@@ -101,6 +115,15 @@ class Accuracy(Suite):
 
     def report(self, results: pd.DataFrame, view: View) -> list[Block]:
         return blocks(results)
+
+    def published(self, results: pd.DataFrame, grid: Grid, summaries: bool) -> Published:
+        facts = dict(zip(results["cell_id"], results["facts"], strict=True))
+        places: list[Sequence[str] | None] = []
+        for column in grid.columns:
+            ids = [cell for (_, c), entry in grid.entries.items() if c == column for cell in entry.cells.values()]
+            known = (json.loads(facts[cell] or "{}").get("published") for cell in ids if isinstance(facts[cell], str))
+            places.append(next((place for place in known if place), None))
+        return published.rows(places, grid.row_heads, summaries)
 
 
 def _fields(suite: Accuracy, cls: type) -> dict:

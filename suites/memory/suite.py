@@ -16,6 +16,7 @@ from bench.measure.suite import WorkloadSuite
 from bench.measure.workload import Program
 from bench.measurement import Measurement
 from bench.report.blocks import Block
+from bench.report.measures import Measure
 from suites.memory.report import blocks
 
 if TYPE_CHECKING:
@@ -36,6 +37,14 @@ class Memory(WorkloadSuite):
 
     exclusive: ClassVar[bool] = True
     isolation: ClassVar[Literal["shared", "cell", "rounds"]] = "cell"
+    measures = {
+        "system": Measure(metric="peak_system", better="lower", title="Memory, operating system", unit="MiB",
+                          scale=2.0**-20, ratio=True),
+        "allocator": Measure(metric="peak_allocator", better="lower", title="Memory, allocator", unit="MiB",
+                             scale=2.0**-20, ratio=True),
+        "compiler": Measure(metric="predicted_compiler", better="lower", title="Memory, compiler", unit="MiB",
+                            scale=2.0**-20, ratio=True),
+    }  # fmt: skip
     presets = {
         "quick": {
             "seeds": [0],

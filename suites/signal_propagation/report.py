@@ -52,7 +52,7 @@ def blocks(results: pd.DataFrame) -> list[Block]:
     if dense or diagonal:
         found.append(_regimes(dense, diagonal))
     if diagonal:
-        found += [_check(diagonal), *_depth(diagonal)]
+        found += [_check(diagonal), *_task(diagonal), *_depth(diagonal)]
     return found or [Note("nothing was measured")]
 
 
@@ -269,6 +269,18 @@ def _constant(groups: Sequence[Group]) -> Table:
         f"coordinates. moves until: the last t = 1, 2, 4, .. at which it is more than {WITHIN:.0%} from where it ends."
     )
     return Table("Norm of the state under a constant input", columns, rows, [note], numeric=columns[len(named) :])
+
+
+def _task(groups: Sequence[Group]) -> Iterable[Block]:
+    """Energies under the inputs of a task, where there was one."""
+    found = {group: group.metric("task_energy").dropna(subset="value").groupby("t")["value"].mean() for group in groups}
+    times = sorted({int(t) for energies in found.values() for t in energies.index})
+    if times:
+        heads = groups[0].heads()
+        rows = [[*group.label(), *(_number(energies.get(t)) for t in times)] for group, energies in found.items()]
+        columns = [*heads, *(f"t = {t:,}" for t in times)]
+        note = "Mean over blocks, and over the validation examples that are so long; per entry of the state."
+        yield Table("Energy of the state on a task", columns, rows, [note], numeric=columns[len(heads) :])
 
 
 def _depth(groups: Sequence[Group]) -> Iterable[Block]:

@@ -17,6 +17,7 @@ from bench.measurement import Measurement
 from bench.network import Network, Structure, layer_weights
 from bench.recipe import Recipe
 from bench.report.blocks import Block
+from bench.report.measures import Measure
 from bench.training import Batch, Trainer, dropout_masks
 from suites.stability import norms
 from suites.stability.report import blocks
@@ -51,6 +52,15 @@ class Stability(Suite):
     bare: bool = False
 
     version: ClassVar[int] = 1
+    measures = {
+        "drift": Measure(metric="drift", better="nearer 0", title="Drift of the state's norm", unit="log2"),
+        "largest_drift": Measure(metric="largest_drift", better="nearer 0", title="Largest drift of the state's norm",
+                                 unit="log2"),
+        "accuracy": Measure(metric="accuracy", where={"split": "probe"}, over="last", better="higher",
+                            title="Accuracy on the probe", unit="%", scale=100),
+        "loss": Measure(metric="loss", where={"split": "probe"}, over="last", better="lower",
+                        title="Loss on the probe"),
+    }  # fmt: skip
     presets = {
         "quick": {
             "tasks": ["listops"],

@@ -22,6 +22,7 @@ from bench.measure.cost import ITEMSIZE, Mode, layer_cost
 from bench.measure.suite import WorkloadSuite
 from bench.measurement import Measurement
 from bench.report.blocks import Block
+from bench.report.measures import Measure
 from suites.throughput.report import blocks
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class Throughput(WorkloadSuite):
     exclusive: ClassVar[bool] = True
     isolation: ClassVar[Literal["shared", "cell", "rounds"]] = "rounds"
     compiles: ClassVar[bool] = True
+    measures = {
+        "time": Measure(metric="time", over="median", better="lower", title="Time", unit="ms", scale=1e3, ratio=True),
+        "tokens_per_s": Measure(metric="tokens_per_s", over="median", better="higher", title="Throughput",
+                                unit="thousand tokens/s", scale=1e-3, ratio=True),
+    }  # fmt: skip
     presets = {
         "quick": {
             "seeds": [0],

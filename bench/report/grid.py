@@ -1,0 +1,127 @@
+"""Rows by columns of one measure: what every table is computed from, in whichever format it is written."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from bench.contract import require
+from bench.options import unknown
+from bench.report.measures import Measure
+from bench.store import MEASURED_STATUSES
+
+COLUMNS = ("suite", "model", "task", "backend", "device", "dtype", "compiled", "depth", "d_model", "d_state", "recipe")
+"""Columns of the store that rows and columns of a table can be made of, beside the suites' factors."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """All cells of one row and column: they differ by their seed alone."""
+
+    cells: Mapping[int, str]
+    """Seed -> cell id, of all that were planned."""
+    values: Mapping[int, float]
+    """Seed -> value, of those that have one."""
+    statuses: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def planned(self) -> int:
+        return len(self.cells)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The entries under names of rows and columns; where nothing was planned there is none."""
+
+    measure: Measure
+    row_heads: Sequence[str]
+    column_heads: Sequence[str]
+    rows: Sequence[tuple[str, ...]]
+    columns: Sequence[tuple[str, ...]]
+    entries: Mapping[tuple[tuple[str, ...], tuple[str, ...]], Entry]
+
+    @classmethod
+    def of(cls, results: pd.DataFrame, measure: Measure, rows: Sequence[str], columns: Sequence[str]) -> Grid:
+        """Of results that are all of one suite. ValueError where rows and columns leave cells together that differ."""
+        cells = with_factors(results)
+        for name in (*rows, *columns):
+            if name not in cells.columns:
+                raise unknown("factor in --rows and --columns", name, factors(cells))
+        if apart := left_together(cells, [*rows, *columns]):
+            name, values_, place = apart
+            raise ValueError(
+                f"{place}: its cells differ in {name} ({', '.join(values_)}): name it in --rows or --columns, or "
+                f"choose one with --where {name}={values_[0]}"
+            )
+        values = measure.values(results)
+        entries: dict[tuple[tuple[str, ...], tuple[str, ...]], Entry] = {}
+        for key, group in cells.groupby([*rows, *columns], dropna=False, sort=False):
+            texts = tuple(_text(value) for value in key)
+            found = dict(zip(group["seed"].astype(int), group["cell_id"], strict=True))
+            counted = {
+                seed: float(values[cell])
+                for seed, cell, status in zip(group["seed"].astype(int), group["cell_id"], group["status"], strict=True)
+                if cell in values.index and status in MEASURED_STATUSES and status != "diverged"
+            }
+            entries[texts[: len(rows)], texts[len(rows) :]] = Entry(found, counted, Counter(group["status"]))
+        names = list(entries)
+        return cls(
+            measure, rows, columns, list(dict.fromkeys(row for row, _ in names)),
+            list(dict.fromkeys(column for _, column in names)), entries,
+        )  # fmt: skip
+
+
+def with_factors(results: pd.DataFrame) -> pd.DataFrame:
+    """One row a cell, with a column for each of the suite's factors beside those of the store."""
+    cells = results.drop_duplicates("cell_id").reset_index(drop=True)
+    parsed = pd.DataFrame([json.loads(text) for text in cells["factors"]], index=cells.index)
+    own = [name for name in parsed.columns if name not in cells.columns]
+    return pd.concat([cells, parsed[own]], axis=1)
+
+
+def factors(cells: pd.DataFrame) -> list[str]:
+    """The names that rows and columns can be made of."""
+    own = {name for text in cells["factors"].unique() for name in json.loads(text)}
+    return [*COLUMNS, *sorted(own - set(COLUMNS))]
+
+
+def chosen(results: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
+    """The rows of the cells that have all these values. ValueError: no such factor, or no cell has the value."""
+    cells = with_factors(results)
+    for name, wanted in where.items():
+        if name not in cells.columns:
+            raise unknown("factor in --where", name, factors(cells))
+        has = cells[name].map(_text)
+        known = ", ".join(dict.fromkeys(has))
+        require(bool((has == wanted).any()), f"--where {name}={wanted}: no cell has it: there are {known}")
+        cells = cells[has == wanted]
+    return results[results["cell_id"].isin(cells["cell_id"])]
+
+
+def varies(cells: pd.DataFrame, name: str) -> bool:
+    """Whether cells differ in a factor; what an older store does not know of a cell is no difference."""
+    return name in cells.columns and cells[name].dropna().map(str).nunique() > 1
+
+
+FOLLOWS = ("recipe", "d_state")
+"""What follows from the model and the task."""
+
+
+def left_together(cells: pd.DataFrame, named: Sequence[str]) -> tuple[str, list[str], str] | None:
+    """A factor in which cells differ that are alike in the named ones, its values there, and where; or None."""
+    others = [name for name in factors(cells) if name not in (*named, *FOLLOWS) and varies(cells, name)]
+    for key, group in cells.groupby(list(named), dropna=False, sort=False):
+        for name in others:
+            if varies(group, name):
+                where = ", ".join(f"{k} {_text(v)}" for k, v in zip(named, key, strict=True))
+                return name, list(dict.fromkeys(group[name].map(_text))), where
+    return None
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None or pd.isna(value) else str(value)

@@ -1,0 +1,165 @@
+"""A sheet as LaTeX, Markdown, CSV, HTML, or for the terminal. Numbers come finished; nothing is computed here."""
+
+from __future__ import annotations
+
+import csv
+import html as markup
+import io
+import re
+from collections.abc import Callable, Sequence
+
+from bench.report.blocks import Table
+from bench.report.sheet import Field, Sheet
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "[": "{[}", "]": "{]}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "→": r"$\to$", "∞": r"$\infty$", "√": r"$\surd$",
+}  # fmt: skip
+CELLS = "% cells: "
+"""What a line's comment starts with: for each column its cells, columns apart by ;"""
+
+
+def latex(sheet: Sheet) -> str:
+    r"""A fragment for \input: needs booktabs and siunitx. Each line of numbers ends with the ids of their cells."""
+    heads = [*map(_tex, sheet.row_heads), *(f"{{{_tex(name)}}}" for name in sheet.columns)]
+    lines = [
+        r"\begin{table}", r"\centering", rf"\caption{{{_tex(sheet.title)}. {_tex(' '.join(sheet.caption))}}}",
+        rf"\begin{{tabular}}{{{'l' * len(sheet.row_heads)}{'c' * len(sheet.columns)}}}", r"\toprule",
+        " & ".join(heads) + r" \\", r"\midrule",
+    ]  # fmt: skip
+    lines += [_tex_row(row, fields) for row, fields in sheet.rows]
+    if sheet.published:
+        lines += [r"\midrule", rf"\multicolumn{{{len(heads)}}}{{l}}{{\emph{{published}}}} \\"]
+        lines += [_tex_row(row, fields) for row, fields in sheet.published]
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    if sheet.footnotes:
+        lines += [r"\par\smallskip\footnotesize"]
+        lines += [rf"\textsuperscript{{{i}}}~{_tex(text)}.\par" for i, text in enumerate(sheet.footnotes, 1)]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def macros(sheet: Sheet) -> str:
+    r"""One \newcommand a number, for figures in the text, named by measure, row and column in letters alone."""
+    lines, taken = [], set()
+    for row, fields in sheet.rows:
+        for column, field in zip(sheet.columns, fields, strict=True):
+            if field.number is None:
+                continue
+            name = "\\" + "".join(map(_letters, [sheet.title.partition(" [")[0], *row, column]))
+            while name in taken:
+                name += "x"
+            taken.add(name)
+            lines.append(rf"\newcommand{{{name}}}{{{_tex_number(field)}}} {CELLS}{','.join(field.cells)}")
+    return "\n".join(lines) + "\n"
+
+
+def markdown(sheet: Sheet) -> str:
+    """A pipe table, with its caption before it and footnotes after it."""
+
+    def line(texts: Sequence[str]) -> str:
+        return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+
+    heads = [*sheet.row_heads, *sheet.columns]
+    rule = ["---"] * len(sheet.row_heads) + ["---:"] * len(sheet.columns)
+    lines = [f"**{sheet.title}.** {' '.join(sheet.caption)}", "", line(heads), line(rule)]
+    for published, rows in ((False, sheet.rows), (True, sheet.published)):
+        for row, fields in rows:
+            names = [*row[:-1], f"{row[-1]} (published)"] if published else list(row)
+            lines.append(line([*names, *(_marked(field, "**{}**", "<u>{}</u>", "<sup>{}</sup>") for field in fields)]))
+    lines += ["", *(f"<sup>{i}</sup> {text}" for i, text in enumerate(sheet.footnotes, 1))] if sheet.footnotes else []
+    return "\n".join(lines) + "\n"
+
+
+def comma_separated(sheet: Sheet) -> str:
+    """One line a number, tidy: names of row and column, mean, interval, counts, mark, footnotes, cells."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    own = ["column", "value", "low", "high", "n", "planned", "mark", "published", "notes", "cells"]
+    writer.writerow([*sheet.row_heads, *own])
+    for published, rows in ((False, sheet.rows), (True, sheet.published)):
+        for row, fields in rows:
+            for column, field in zip(sheet.columns, fields, strict=True):
+                notes = "; ".join(sheet.footnotes[i - 1] for i in field.notes)
+                numbers = [field.number, field.low, field.high]
+                shown = ["" if number is None else repr(number) for number in numbers]
+                if published:
+                    shown[0] = "" if field.value == "-" else field.value
+                writer.writerow([*row, column, *shown, field.n, field.planned, field.mark, "yes" if published else "",
+                                 notes, " ".join(field.cells)])  # fmt: skip
+    return out.getvalue()
+
+
+def hypertext(sheet: Sheet) -> str:
+    """A <table> with caption and footnotes; all texts are escaped."""
+    escape = markup.escape
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in (*sheet.row_heads, *sheet.columns))
+    body = []
+    for published, rows in ((False, sheet.rows), (True, sheet.published)):
+        for row, fields in rows:
+            names = "".join(f'<th scope="row">{escape(name)}</th>' for name in row)
+            numbers = "".join(
+                f'<td data-cells="{" ".join(field.cells)}">'
+                + _marked(field, "<b>{}</b>", "<u>{}</u>", "<sup>{}</sup>", escape) + "</td>"
+                for field in fields
+            )  # fmt: skip
+            body.append(f"<tr{' class=published' if published else ''}>{names}{numbers}</tr>")
+    notes = "".join(f"<li>{escape(text)}</li>" for text in sheet.footnotes)
+    caption = f"<b>{escape(sheet.title)}.</b> {escape(' '.join(sheet.caption))}"
+    return (
+        f"<table><caption>{caption}</caption><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+        + (f"<ol>{notes}</ol>" if notes else "")
+    ) + "\n"
+
+
+def block(sheet: Sheet) -> Table:
+    """For the terminal: * stands for bold, + for the second."""
+    rows = [[*row, *(_marked(field, "{} *", "{} +", "({})") for field in fields)] for row, fields in sheet.rows]
+    rows += [
+        [*row[:-1], f"{row[-1]} (published)", *(_marked(field, "{}", "{}", "({})") for field in fields)]
+        for row, fields in sheet.published
+    ]
+    caption = [text.replace("Bold", "*").replace("underlined", "+") for text in sheet.caption]
+    notes = [*caption, *(f"({i}) {text}." for i, text in enumerate(sheet.footnotes, 1))]
+    return Table(sheet.title, [*sheet.row_heads, *sheet.columns], rows, notes, numeric=list(sheet.columns))
+
+
+FORMATS: dict[str, Callable[[Sheet], str]] = {
+    "latex": latex, "markdown": markdown, "csv": comma_separated, "html": hypertext,
+}  # fmt: skip
+
+
+def _marked(field: Field, best: str, second: str, note: str, escape: Callable[[str], str] = str) -> str:
+    text = escape(f"{field.value} ± {field.half}" if field.half else field.value)
+    text = {"best": best, "second": second}.get(field.mark, "{}").format(text)
+    return text + "".join(note.format(i) for i in field.notes)
+
+
+def _tex_row(row: tuple[str, ...], fields: Sequence[Field]) -> str:
+    cells = ";".join(",".join(field.cells) for field in fields)
+    return " & ".join([*map(_tex, row), *map(_tex_field, fields)]) + rf" \\ {CELLS}{cells}"
+
+
+def _tex_field(field: Field) -> str:
+    text = {"best": r"\bfseries {}", "second": r"\underline{{{}}}"}.get(field.mark, "{}").format(_tex_number(field))
+    text = "{" + text + "}" if field.mark == "best" else text
+    return text + "".join(rf"\textsuperscript{{{i}}}" for i in field.notes)
+
+
+def _tex_number(field: Field) -> str:
+    r"""By siunitx, which sets the sign and the space of a \pm; what is no number as it stands."""
+    if field.number is None:
+        return _tex(field.value)
+    uncertain = f"{field.value} +- {field.half}" if field.half else field.value
+    return rf"\num[separate-uncertainty=true]{{{uncertain}}}"
+
+
+def _tex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def _letters(text: str) -> str:
+    """A name's part of a macro: letters alone, digits spelled out."""
+    digits = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
+    spelled = re.sub(r"\d", lambda found: f" {digits[int(found[0])]} ", text)
+    return "".join(word[:1].upper() + word[1:] for word in re.findall(r"[A-Za-z]+", spelled))

@@ -1,0 +1,298 @@
+"""`bench table` and `bench why`: the right numbers, marks and notes from stores that are not as one would wish."""
+
+import csv
+import hashlib
+import io
+import json
+import re
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from bench import store
+from bench.cli import app
+from bench.report import comparison, estimates, tables, why, writers
+from bench.report.writers import CELLS
+
+pytestmark = pytest.mark.filterwarnings("default::bench.store.IncompleteResults")
+
+NAME = "a_b&c%d#e[x=1]"
+
+
+def id_of(model, task, seed, depth=2):
+    return hashlib.sha256(f"{model}/{task}/{depth}/{seed}".encode()).hexdigest()[:16]
+
+
+def cell(model, seed, value=None, status="ok", task="digits", metric="accuracy", started=0, **columns):
+    """(id, columns, rows) of a cell of the suite accuracy."""
+    factors = {"recipe": "quick", "steps": 500}
+    made = {
+        "schema_version": 1, "suite": "accuracy", "suite_version": 1, "model": model, "options": "{}",
+        "backend": "torch", "device": "cpu", "dtype": "float32", "task": task, "depth": 2, "d_model": 32,
+        "seed": seed, "factors": json.dumps(factors), "compiled": False, "recipe": "quick", "status": status,
+        "code": "c0de", "env_id": "env", "started_at": f"2026-01-0{1 + started}T00:00:00.000+00:00",
+    } | columns  # fmt: skip
+    made["cell_id"] = id_of(model, task, seed, made["depth"])
+    rows = [] if value is None else [{"metric": metric, "value": value, "split": "test", "step": 10}]
+    return made, rows
+
+
+def run_of(folder, cells):
+    (folder / "cells").mkdir(parents=True)
+    for columns, rows in cells:
+        if columns["status"] != "interrupted":
+            file = folder / "cells" / f"{columns['cell_id']}.parquet"
+            store.write(file, store.table(columns | {"run_id": folder.name}, rows))
+    plan = [
+        {"id": columns["cell_id"], "columns": {key: value for key, value in columns.items() if key != "status"}}
+        for columns, _ in cells
+    ]
+    (folder / "run.json").write_text(json.dumps({"created": folder.name, "cells": plan}))
+    return folder
+
+
+def seeds(model, values, **columns):
+    return [cell(model, seed, value, **columns) for seed, value in enumerate(values)]
+
+
+@pytest.fixture
+def build(tmp_path):
+    def made(cells, **choices):
+        folder = run_of(tmp_path / f"run{len(list(tmp_path.iterdir()))}", cells)
+        return tables.build(store.read_results(folder), **choices)
+
+    return made
+
+
+def fields(sheet, column=0):
+    return {row[0]: found[column] for row, found in sheet.rows}
+
+
+def test_means_intervals_and_marks_are_those_of_the_statistics(build):
+    a, b, c = [0.90, 0.91, 0.93], [0.88, 0.91, 0.90], [0.5, 0.6, 0.7]
+    sheet = build([*seeds("a", a), *seeds("b", b), *seeds("c", c)])
+    found = fields(sheet)
+    exact = estimates.mean(100 * np.array(a))
+    assert found["a"].number == pytest.approx(exact.value)
+    assert (found["a"].low, found["a"].high) == (pytest.approx(exact.low), pytest.approx(exact.high))
+    assert [found[m].mark for m in "abc"] == ["best", "second", ""]
+    assert (found["a"].n, found["a"].planned) == (3, 3)
+    assert "No difference is marked by a test" in " ".join(sheet.caption)  # .25 at best with three seeds
+    assert "the least p that can be had is 0.5 " in " ".join(sheet.caption)  # .25 twice, by Holm
+
+
+def test_with_enough_seeds_what_no_test_tells_from_the_best_is_bold_too(build):
+    rng = np.random.default_rng(0)
+    base = 0.9 + 0.01 * rng.standard_normal(8)
+    close, far = base + 0.003 * np.array([1, -1, 2, -2, 1, -1, 1, -0.5]), base - 0.05  # both signs alike
+    sheet = build([*seeds("base", base), *seeds("close", close), *seeds("far", far)])
+    best, other = ("base", "close") if base.mean() > close.mean() else ("close", "base")
+    scores = {"base": 100 * base, "close": 100 * close, "far": 100 * far}
+    p = [comparison.compare(scores[best], scores[name]).p for name in (other, "far")]
+    corrected = comparison.corrected(p, "holm")
+    assert corrected[0] > 0.05 >= corrected[1]
+    assert {name: field.mark for name, field in fields(sheet).items()} == {
+        "base": "best", "close": "best", "far": "second"
+    }  # fmt: skip
+    assert "Bold: the best of a column and all that do not differ" in " ".join(sheet.caption)
+
+
+def test_a_diverged_seed_is_named_never_averaged_away_and_never_best(build):
+    cells = [*seeds("good", [0.8, 0.8, 0.81]), cell("bad", 0, 0.99), cell("bad", 1, None, "diverged"),
+             cell("bad", 2, None, "diverged")]  # fmt: skip
+    sheet = build(cells)
+    bad = fields(sheet)["bad"]
+    assert (bad.value, bad.half, bad.mark, bad.n, bad.planned) == ("99.0", "", "", 1, 3)
+    assert sheet.footnotes == ["2 of 3 diverged; the mean is over the others"]
+    assert bad.notes == (1,)
+    assert fields(sheet)["good"].mark == ""  # nothing whole to compare it with
+
+
+def test_a_missing_cell_is_a_dash_with_its_status(build):
+    cells = [*seeds("a", [0.8, 0.9]), *(cell("b", seed, None, "interrupted") for seed in (0, 1))]
+    sheet = build(cells)
+    b = fields(sheet)["b"]
+    assert (b.value, b.mark, b.notes) == ("-", "", (1,))
+    assert sheet.footnotes == ["2 of 2 interrupted"]
+
+
+def test_what_was_never_planned_is_a_dash_without_a_note(build):
+    sheet = build([*seeds("a", [0.8, 0.9]), *seeds("b", [0.8, 0.9]), *seeds("a", [0.1, 0.2], task="osuleaf")])
+    found = fields(sheet, column=1)
+    assert sheet.columns == ["digits", "osuleaf"]
+    assert (found["b"].value, found["b"].notes, found["b"].cells) == ("-", (), ())
+
+
+def test_ties_are_all_best(build):
+    sheet = build([*seeds("a", [0.8, 0.9]), *seeds("b", [0.9, 0.8]), *seeds("c", [0.1, 0.2])])
+    assert [field.mark for field in fields(sheet).values()] == ["best", "best", "second"]
+
+
+def test_of_a_measure_that_is_better_lower_the_least_is_best(build):
+    cells = [*seeds("a", [0.8, 0.9], metric="loss"), *seeds("b", [0.2, 0.3], metric="loss")]
+    sheet = build(cells, metric="loss")
+    assert [field.mark for field in fields(sheet).values()] == ["second", "best"]
+    assert "lower is better" in sheet.caption[0]
+
+
+def test_one_seed_has_no_interval_and_no_test(build):
+    sheet = build([*seeds("a", [0.8]), *seeds("b", [0.85])])
+    assert [(field.half, field.mark) for field in fields(sheet).values()] == [("", "second"), ("", "best")]
+    assert "1 seed;" in sheet.caption[0]
+    assert not any("±" in text for text in sheet.caption)
+
+
+def test_an_option_that_one_model_alone_has_changes_nothing_else(build):
+    cells = [*seeds("a", [0.8, 0.9], options='{"heads": 4}'), *seeds("b", [0.7, 0.8])]
+    assert list(fields(build(cells))) == ["a", "b"]
+
+
+def test_two_results_of_one_cell_are_not_averaged(tmp_path):
+    first = run_of(tmp_path / "a", [cell("a", 0, 0.5)])
+    second = run_of(tmp_path / "b", [cell("a", 0, 0.9, started=1)])
+    sheet = tables.build(store.read_results(first, second))
+    assert fields(sheet)["a"].number == pytest.approx(90)
+
+
+def test_a_truncated_file_and_an_older_schema(tmp_path):
+    folder = run_of(tmp_path / "run", [*seeds("a", [0.8, 0.9]), *seeds("b", [0.7, 0.6])])
+    broken = folder / "cells" / f"{id_of('a', 'digits', 0)}.parquet"
+    broken.write_bytes(broken.read_bytes()[:200])
+    old = folder / "cells" / f"{id_of('b', 'digits', 1)}.parquet"
+    pq.write_table(pq.read_table(old).drop_columns(["compiled", "facts"]), old)
+    with pytest.warns(store.IncompleteResults, match="cannot be read"):
+        results = store.read_results(folder)
+    found = fields(tables.build(results))
+    assert (found["a"].n, found["a"].planned, found["a"].number) == (1, 2, pytest.approx(90))
+    assert (found["b"].n, found["b"].number) == (2, pytest.approx(65))
+
+
+def test_cells_that_differ_by_more_than_their_seed_are_kept_apart_or_refused(build):
+    cells = [*seeds("a", [0.8, 0.9]), *seeds("a", [0.5, 0.6], depth=4)]
+    sheet = build(cells)
+    assert sheet.columns == ["2", "4"]  # the depth, the only thing that varies
+    with pytest.raises(
+        ValueError, match=r"model a, task digits: its cells differ in depth \(2, 4\): name it in --rows"
+    ):
+        build(cells, rows=["model"], columns=["task"])
+    sheet = build(cells, rows=["model"], columns=["task"], where={"depth": "4"})
+    assert fields(sheet)["a"].number == pytest.approx(55)
+    assert [row for row, _ in build(cells, rows=["model", "depth"], columns=["task"]).rows] == [("a", "2"), ("a", "4")]
+
+
+@pytest.mark.parametrize(("choices", "says"), [
+    ({"metric": "acuracy"}, "unknown metric of suite accuracy 'acuracy': did you mean 'accuracy'"),
+    ({"rows": ["modle"]}, "unknown factor in --rows and --columns 'modle': did you mean 'model'"),
+    ({"where": {"depth": "9"}}, "--where depth=9: no cell has it: there are 2"),
+    ({"where": {"dept": "2"}}, "unknown factor in --where 'dept'"),
+    ({"suite": "stability"}, "unknown suite in --suite 'stability'"),
+])  # fmt: skip
+def test_wrong_choices_are_refused(build, choices, says):
+    with pytest.raises(ValueError, match=says):
+        build(seeds("a", [0.8, 0.9]), **choices)
+
+
+# Formats.
+
+
+@pytest.fixture
+def sheet(build):
+    return build([*seeds(NAME, [0.8, 0.9]), *seeds("b", [0.71, 0.7]), cell("b", 2, None, "oom"), cell(NAME, 2, 0.85)])
+
+
+def test_latex_escapes_names_and_carries_the_cells_of_each_number(sheet):
+    text = writers.latex(sheet)
+    assert r"a\_b\&c\%d\#e{[}x=1{]} & " in text
+    (line,) = [line for line in text.splitlines() if line.startswith("b & ")]
+    assert line.endswith(CELLS + ",".join(id_of("b", "digits", seed) for seed in (0, 1, 2)))
+    assert r"\textsuperscript{1}~1 of 3 oom; the mean is over the others.\par" in text
+    for needed in (r"\toprule", r"\midrule", r"\bottomrule", r"\num[separate-uncertainty=true]{85"):
+        assert needed in text
+    assert writers.latex(sheet) == text
+
+
+def test_macros_are_letters_alone_and_differ(sheet):
+    lines = writers.macros(sheet).splitlines()
+    names = [re.fullmatch(r"\\newcommand\{\\([A-Za-z]+)\}\{.*\} % cells: .*", line).group(1) for line in lines]
+    assert names == ["TestAccuracyABCDEXOneDigits", "TestAccuracyBDigits"]
+
+
+def test_csv_is_tidy_and_keeps_all_digits(sheet):
+    rows = list(csv.DictReader(io.StringIO(writers.comma_separated(sheet))))
+    assert [row["model"] for row in rows] == [NAME, "b"]
+    assert float(rows[0]["value"]) == pytest.approx(85)
+    assert (rows[1]["n"], rows[1]["planned"], rows[1]["notes"]) == ("2", "3", "1 of 3 oom; the mean is over the others")
+
+
+def test_markdown_and_html_show_the_same_numbers_and_escape_names(build):
+    sheet = build([*seeds("<script>alert(1)</script>|x", [0.8, 0.9]), *seeds("b", [0.5, 0.6])])
+    value = f"{sheet.rows[0][1][0].value} ± {sheet.rows[0][1][0].half}"
+    text, page = writers.markdown(sheet), writers.hypertext(sheet)
+    assert f"**{value}**" in text
+    assert "</script>\\|x" in text
+    assert f"<b>{value}</b>" in page
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;|x" in page
+    assert f"{value} *" in writers.block(sheet).rows[0]
+
+
+# The command.
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+def test_the_command_prints_each_format_and_why_finds_the_cells(tmp_path):
+    run = run_of(tmp_path / "run", [*seeds("a", [0.8, 0.9]), *seeds("b", [0.7, 0.75], task="osuleaf")])
+    for kind in ("text", "latex", "markdown", "csv", "html"):
+        done = invoke("table", run, "--format", kind)
+        assert done.exit_code == 0, done.output
+        assert "85" in done.output
+    file, names = tmp_path / "t.tex", tmp_path / "m.tex"
+    file.write_text(invoke("table", run, "--format", "latex", "--macros", names).output)
+    lines = file.read_text().splitlines()
+    (number,) = [i for i, line in enumerate(lines, 1) if line.startswith("b & ")]
+    column = lines[number - 1].index("num") + 1
+    assert why.cells_at(f"{file}:{number}:{column}") == [id_of("b", "osuleaf", 0), id_of("b", "osuleaf", 1)]
+    done = invoke("why", f"{file}:{number}:{column}", run)
+    assert done.exit_code == 0
+    assert id_of("b", "osuleaf", 1) in done.output
+    assert why.cells_at(f"{names}:1:1") == [id_of("a", "digits", 0), id_of("a", "digits", 1)]
+    for place, says in (
+        ("nowhere.tex:1:1", "there is no such file"),
+        (f"{file}", "should read FILE:LINE:COLUMN"),
+        (f"{file}:1:1", "this line carries no cells"),
+        (f"{file}:999:1", "the file has"),
+        (f"{file}:{number}:1", "this is the name of a row"),
+        (f"{file}:{number}:5", "nothing was planned here"),
+    ):
+        refused = invoke("why", place, run)
+        assert refused.exit_code == 2
+        assert says in refused.output
+
+
+def test_wrong_words_are_refused(tmp_path):
+    run = run_of(tmp_path / "run", seeds("a", [0.8, 0.9]))
+    for words, says in (
+        (["--format", "word"], "unknown format in --format 'word': allowed are csv, html, latex, markdown, text"),
+        (["--correction", "bonferroni"], "unknown correction in --correction 'bonferroni'"),
+        (["--where", "depth"], "--where 'depth' should read FACTOR=VALUE"),
+    ):
+        done = invoke("table", run, *words)
+        assert done.exit_code == 2
+        assert says in done.output
+
+
+def test_published_rows_stand_apart_with_their_sources(tmp_path):
+    place = {"facts": json.dumps({"published": ["LRA", "ListOps"]}), "task": "listops"}
+    run = run_of(tmp_path / "run", [*seeds("lru", [0.5, 0.6], **place), *seeds("rotrnn", [0.4, 0.5], **place)])
+    sheet = tables.build(store.read_results(run), published=True)
+    rows = {row[0]: found[0] for row, found in sheet.published}
+    assert rows["LRU"].value.startswith("60.2")
+    assert "printed" in sheet.footnotes[rows["LRU"].notes[0] - 1]
+    assert [row for row, _ in sheet.rows] == [("lru",), ("rotrnn",)]
+    text = writers.latex(sheet)
+    assert text.index("published") < text.index("LRU &")
