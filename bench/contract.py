@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from bench.report.measures import Measure
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from bench.report.blocks import Block
     from bench.report.figures import Figure
     from bench.report.grid import Grid
-    from bench.report.measures import Measure
     from bench.report.sheet import Published
     from bench.selftest import Selftest
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from cells import measure
 from safetensors.numpy import save_file
 from scipy.integrate import quad
 from scipy.special import logsumexp
 
-from bench import energy, plan, store
+from bench import energy, plan
 from bench.backends import reference
 from bench.contract import Missing
-from bench.measurement import Measurement
 from bench.network import Network, layer_weights
 from bench.plan import Request
 from bench.report import drawing
@@ -317,14 +317,6 @@ def test_a_grid_ends_at_c_or_at_t():
 
 
 # The suite.
-
-
-def measure(cell):
-    found = Measurement(cell, "cpu", threads=1)
-    found.backend.set_process(cell.dtype, threads=1)
-    found.suite.measure(found)
-    columns = found.cell_columns() | {"status": "ok", "code": "x", "started_at": "2026"}
-    return store.table(columns, found.rows).to_pandas(types_mapper=store._nullable)
 
 
 def cells(models, *settings, preset="quick", **more):

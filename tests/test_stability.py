@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from cells import measure
 from scipy.special import erf
 
 import bench
 from bench import plan, seeds, store
 from bench.backends import reference
-from bench.measurement import Measurement
 from bench.network import Network, layer_weights
 from bench.plan import Request
 from suites.stability import norms
@@ -31,14 +31,6 @@ def cells(model, backend="torch", depth="2", more=()):
         suite="stability", models=model, backends=backend, depths=depth, seeds="0", set=[*settings, *more]
     )
     return plan.cells(request, "cpu", "quick")
-
-
-def measure(cell):
-    found = Measurement(cell, "cpu", threads=1)
-    found.backend.set_process(cell.dtype, threads=1)
-    found.suite.measure(found)
-    columns = found.cell_columns() | {"status": "ok", "code": "x", "started_at": "2026"}
-    return store.table(columns, found.rows).to_pandas(types_mapper=store._nullable)
 
 
 @pytest.fixture(scope="module", params=["rotrnn", "lru", "s4d", "s5"])
