@@ -160,7 +160,7 @@ def table(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Prints a table of one measure: means over seeds with intervals, and what tests can tell apart."""
+    """Prints a table of one measure, with intervals and tests."""
     from bench import store
     from bench.options import split_list, unknown
     from bench.report import comparison, tables, terminal, writers
@@ -203,7 +203,7 @@ def why(
     out: Out = Path("results"),
     as_json: Json = False,
 ) -> None:
-    """Shows the cells, code and machine behind a number that `bench table --format latex` has written."""
+    """Shows the cells behind a number of a LaTeX table."""
     from bench import store
     from bench.report import why as reasons
 
@@ -230,7 +230,10 @@ def plot(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Draws the figures that runs have data for. Exit status 1 where there is none."""
+    """Draws the figures that runs have data for.
+
+    Exit status 1 where there is none.
+    """
     from bench import store
     from bench.contract import Missing, View
     from bench.options import split_list, unknown

@@ -256,7 +256,8 @@ def test_a_folder_of_the_users_own_called_models_goes_on_working(bench_here, tmp
     (tmp_path / "plugin.py").write_text("from models.leaky import Leaky  # noqa: F401\n")
     listed = bench_here("list", "models", "--plugin", "plugin.py").stdout
     assert [line.split()[0] for line in listed.strip().splitlines()[2:]] == [
-        "dense-linear", "gru", "lru", "mine", "rnn", "rotrnn", "s4", "s4d", "s5", "transformer",
+        "dense-linear", "dense-lru", "dense-rnn", "gru", "lru", "mine", "rnn", "rotrnn", "s4", "s4d", "s5",
+        "transformer",
     ]  # fmt: skip
     assert "cannot be used" not in listed
 
