@@ -54,6 +54,7 @@ class SignalPropagation(Suite):
     presets = {
         "quick": {
             "models": ["dense-rnn", "dense-lru"], "seeds": [42], "n": [16, 64, 256], "c": [3.0], "points": [7],
+            "noise": [64],
             "dense-rnn.ensemble": ["complex", "real"], "dense-rnn.tied": [True, False], "depths": [4],
         },
         "default": {
