@@ -163,7 +163,7 @@ def table(
     """Prints a table of one measure, with intervals and tests."""
     from bench import store
     from bench.options import split_list, unknown
-    from bench.report import comparison, tables, terminal, writers
+    from bench.report import comparison, overview, tables, terminal, writers
 
     folders = _folders(runs, out, plugin)
     try:
@@ -177,7 +177,7 @@ def table(
             if not equals:
                 raise ValueError(f"--where {name!r} should read FACTOR=VALUE")
         with _warnings_as_lines():
-            results = store.read_results(*folders)
+            results, left_out = overview.verified(store.read_results(*folders))
         found = tables.build(
             results, suite=suite, metric=metric, rows=split_list(rows or []), columns=split_list(columns or []),
             where={name.strip(): value.strip() for name, _, value in pairs},
@@ -186,6 +186,8 @@ def table(
         )  # fmt: skip
     except ValueError as error:
         _refuse(error)
+    for note in left_out:
+        typer.echo(f"bench: {note.text}", err=True)
     if macros is not None:
         macros.write_text(writers.macros(found), encoding="utf-8")
     if as_json:

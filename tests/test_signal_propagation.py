@@ -418,9 +418,12 @@ def test_parameters_that_a_run_has_kept_are_measured_block_by_block(tmp_path):
     )  # fmt: skip
     network = Network.of(kept.layer, 2, kept.task_object)
     weights = network.initial("lru", 1)  # another seed: nothing that this cell would start with
+    content = dataclasses.asdict(kept)
+    del content["options"]["gamma"]  # as from a time before the option, which has its default
+    (tmp_path / "run.json").write_text(json.dumps({"cells": [{"cell": content}]}))
+    kept = plan.Cell(**content)
     (tmp_path / "params").mkdir()
     save_file(weights, tmp_path / "params" / f"{kept.id}.safetensors")
-    (tmp_path / "run.json").write_text(json.dumps({"cells": [{"cell": dataclasses.asdict(kept)}]}))
 
     (cell,) = cells("lru", "lru.d_state=8", f"trained={tmp_path}", *TINY, depths="2")
     rows = measure(cell)

@@ -137,6 +137,15 @@ def test_of_a_measure_that_is_better_lower_the_least_is_best(build):
     assert "lower is better" in sheet.caption[0]
 
 
+def test_of_what_is_better_nearer_0_sizes_are_shown_and_the_smallest_is_best(build):
+    """One drifts by 3 up or down, whose mean is near 0; the other by 1 always."""
+    cells = [*seeds("far", [3.0, -3.0], metric="drift"), *seeds("near", [1.0, 1.0], metric="drift")]
+    moved = [(columns | {"suite": "stability"}, rows) for columns, rows in cells]
+    found = fields(build(moved, metric="drift"))
+    assert (found["far"].number, found["near"].number) == (3, 1)
+    assert (found["far"].mark, found["near"].mark) == ("second", "best")
+
+
 def test_one_seed_has_no_interval_and_no_test(build):
     sheet = build([*seeds("a", [0.8]), *seeds("b", [0.85])])
     assert [(field.half, field.mark) for field in fields(sheet).values()] == [("", "second"), ("", "best")]
@@ -272,6 +281,14 @@ def test_the_command_prints_each_format_and_why_finds_the_cells(tmp_path):
         refused = invoke("why", place, run)
         assert refused.exit_code == 2
         assert says in refused.output
+
+
+def test_cells_that_the_oracle_contradicts_are_left_out_and_named(tmp_path):
+    wrong, rows = cell("wrong", 0, 0.99)
+    run = run_of(tmp_path / "run", [*seeds("a", [0.8]), (wrong, [rows[0] | {"verified": False}])])
+    done = invoke("table", run)
+    assert "1 cell is left out of the tables" in done.stderr
+    assert "wrong" not in done.stdout
 
 
 def test_wrong_words_are_refused(tmp_path):

@@ -19,7 +19,7 @@ class Measure:
     """One number a cell, from the rows of a metric: those where all columns of `where` hold (None: empty).
 
     Several rows of a cell become one by `over`; `last` takes those of the last step, then their mean. What is shown is
-    `scale` times what is stored, in `unit`.
+    `scale` times what is stored, in `unit`; of what is better nearer 0, the size.
     """
 
     metric: str
@@ -40,10 +40,10 @@ class Measure:
         if self.over == "last" and len(rows):
             rows = rows[rows["step"] == rows.groupby("cell_id")["step"].transform("max")]
         values = rows.groupby("cell_id", sort=False)["value"]
-        found = values.median() if self.over == "median" else values.mean()
-        return self.scale * found.astype(float)
+        found = self.scale * (values.median() if self.over == "median" else values.mean()).astype(float)
+        return found.abs() if self.better == "nearer 0" else found
 
     def key(self, values: np.ndarray) -> np.ndarray:
         """Values such that larger is better."""
         found = np.asarray(values, float)
-        return {"higher": found, "lower": -found, "nearer 0": -np.abs(found)}[self.better]
+        return found if self.better == "higher" else -found

@@ -31,7 +31,7 @@ def report(
     Cells whose layer did not agree with the oracle before it was timed are left out, unless `unverified`.
     """
     found = failures(results)
-    results, left_out = (results, []) if unverified else _verified(results)
+    results, left_out = (results, []) if unverified else verified(results)
     found += left_out
     view = view or View()
     for suite in results["suite"].dropna().unique():
@@ -51,7 +51,7 @@ def report(
 
 def figures(results: pd.DataFrame, view: View) -> list[Figure]:
     """The figures of all suites that the rows are of; without cells that did not agree with the oracle."""
-    results, _ = _verified(results)
+    results, _ = verified(results)
     found = []
     for suite in results["suite"].dropna().unique():
         cls = registry.find("suite", suite)
@@ -59,7 +59,7 @@ def figures(results: pd.DataFrame, view: View) -> list[Figure]:
     return found
 
 
-def _verified(results: pd.DataFrame) -> tuple[pd.DataFrame, list[Block]]:
+def verified(results: pd.DataFrame) -> tuple[pd.DataFrame, list[Note]]:
     """The rows of all cells but those of which one is marked as not verified, and a note that names these."""
     bad = set(results.loc[(results["verified"] == False).fillna(False), "cell_id"])  # noqa: E712
     if not bad:

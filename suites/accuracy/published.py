@@ -29,11 +29,14 @@ def figure(where: Sequence[str] | None, model: str) -> str:
 
 
 @cache
-def _table() -> dict[tuple[str, str, str], str]:
+def _read() -> list[dict[str, str]]:
     with Path(__file__).with_name("published.csv").open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["metric"] == "accuracy" and row["value"]]
+        return [row for row in csv.DictReader(file) if row["metric"] == "accuracy" and row["value"]]
+
+
+def _table() -> dict[tuple[str, str, str], str]:
     mark = {"printed": "", "quoted": " (q)"}
-    return {(row["benchmark"], row["task"], row["model"]): row["value"] + mark[row["evidence"]] for row in rows}
+    return {(row["benchmark"], row["task"], row["model"]): row["value"] + mark[row["evidence"]] for row in _read()}
 
 
 def rows(places: Sequence[Sequence[str] | None], heads: Sequence[str], summaries: bool) -> Published:
@@ -41,10 +44,8 @@ def rows(places: Sequence[Sequence[str] | None], heads: Sequence[str], summaries
 
     A model without a figure in a column reads "not available" there. Averages over tasks only with `summaries`.
     """
-    with Path(__file__).with_name("published.csv").open(newline="", encoding="utf-8") as file:
-        found = [row for row in csv.DictReader(file) if row["metric"] == "accuracy" and row["value"]]
     wanted = {tuple(place) for place in places if place is not None}
-    found = [row for row in found if (row["benchmark"], row["task"]) in wanted]
+    found = [row for row in _read() if (row["benchmark"], row["task"]) in wanted]
     if not summaries:
         found = [row for row in found if row["evidence"] != "summary"]
     notes: list[str] = []

@@ -37,8 +37,7 @@ class Trained:
                 found.append((other, network, path))
         fitting = [
             (other, network, path) for other, network, path in found
-            if (other.plain_model, other.options, other.depth, other.d_model)
-            == (wanted.plain_model, wanted.options, wanted.depth, wanted.d_model)
+            if (other.layer, other.depth) == (wanted.layer, wanted.depth)  # an older run may not know all options
         ]  # fmt: skip
         if not fitting:
             has = sorted({f"{other.model} of depth {other.depth}, d_model {other.d_model}" for other, *_ in found})

@@ -53,9 +53,9 @@ class Stability(Suite):
 
     version: ClassVar[int] = 1
     measures = {
-        "drift": Measure(metric="drift", better="nearer 0", title="Drift of the state's norm", unit="log2"),
-        "largest_drift": Measure(metric="largest_drift", better="nearer 0", title="Largest drift of the state's norm",
-                                 unit="log2"),
+        "drift": Measure(metric="drift", better="nearer 0", title="Size of the drift of the norm", unit="log2"),
+        "largest_drift": Measure(metric="largest_drift", better="nearer 0", unit="log2",
+                                 title="Size of the largest drift of the norm"),
         "accuracy": Measure(metric="accuracy", where={"split": "probe"}, over="last", better="higher",
                             title="Accuracy on the probe", unit="%", scale=100),
         "loss": Measure(metric="loss", where={"split": "probe"}, over="last", better="lower",
