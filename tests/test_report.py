@@ -211,13 +211,13 @@ def test_cells_that_the_oracle_contradicts_are_named_with_what_tells_them_apart(
     def timed(cell, verified):
         return store.table(cell.columns() | {"status": "ok"}, [{"metric": "x", "value": 1.0, "verified": verified}])
 
-    left, (note,) = overview._verified(frame(timed(planned[0], False), timed(planned[1], True)))
+    left, (note,) = overview.verified(frame(timed(planned[0], False), timed(planned[1], True)))
     assert set(left["cell_id"]) == {planned[1].id}
     assert note.text == (
         "1 cell is left out of the tables, because its layer was not shown to agree with the oracle: "
         "lru (torch, float32, length 64). `--unverified` shows it."
     )
-    _, (note,) = overview._verified(frame(*[timed(cell, False) for cell in planned]))
+    _, (note,) = overview.verified(frame(*[timed(cell, False) for cell in planned]))
     assert note.text.startswith("2 cells are left out of the tables, because their layers were not shown to agree")
 
 

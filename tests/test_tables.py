@@ -181,7 +181,7 @@ def test_a_truncated_file_and_an_older_schema(tmp_path):
 def test_cells_that_differ_by_more_than_their_seed_are_kept_apart_or_refused(build):
     cells = [*seeds("a", [0.8, 0.9]), *seeds("a", [0.5, 0.6], depth=4)]
     sheet = build(cells)
-    assert sheet.columns == ["2", "4"]  # the depth, the only thing that varies
+    assert sheet.columns == ["depth 2", "depth 4"]  # the depth, the only thing that varies
     with pytest.raises(
         ValueError, match=r"model a, task digits: its cells differ in depth \(2, 4\): name it in --rows"
     ):

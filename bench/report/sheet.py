@@ -89,10 +89,15 @@ def sheet(grid: Grid, correction: Correction = "holm", alpha: float = 0.05) -> S
             decimals = _decimals([grid.entries[r, column] for r in grid.rows if (r, column) in grid.entries])
             found.append(Field("-") if here is None else _field(here, decimals, mark, footnotes))
         rows.append((row, found))
-    columns = [", ".join(column) if len(column) > 1 else column[0] if column else "" for column in grid.columns]
+    columns = [", ".join(_named(*pair) for pair in zip(grid.column_heads, c, strict=True)) for c in grid.columns]
     heads = [name.replace("_", " ") for name in grid.row_heads]
     unit = f" [{grid.measure.unit}]" if grid.measure.unit else ""
     return Sheet(f"{grid.measure.title}{unit}", heads, columns, rows, _caption(grid, tests, family), footnotes)
+
+
+def _named(head: str, value: str) -> str:
+    """A column's name: what is no name by itself follows that of its factor."""
+    return value if head in ("task", "model", "backend") else f"{head.replace('_', ' ')} {value}"
 
 
 def _whole(entry: Entry) -> bool:

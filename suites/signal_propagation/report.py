@@ -104,7 +104,8 @@ class Group(Cells):
 
     def named(self, heads: Sequence[str]) -> list[str]:
         """The label under these heads."""
-        return [str(self.key.get(name, "-")) for name in heads]
+        found = [self.key.get(name) for name in heads]
+        return ["-" if value is None else str(value) for value in found]
 
     def points(self) -> pd.DataFrame:
         """The dense estimates, one row a seed and t: energy, energy_error, ..., z, judged."""
