@@ -152,6 +152,11 @@ def table(
     columns: Annotated[list[str] | None, typer.Option(help="Factors, e.g. task.")] = None,
     where: Annotated[list[str] | None, typer.Option(help="FACTOR=VALUE: only these cells.")] = None,
     kind: Annotated[str, typer.Option("--format", help="text, latex, markdown, csv, html.")] = "text",
+    statistic: Annotated[str, typer.Option(help="mean, median or iqm (interquartile mean), over seeds.")] = "mean",
+    baseline: Annotated[
+        str | None, typer.Option(help="A row's name: show differences from it, of times ratios, and all tests.")
+    ] = None,
+    overall: Annotated[bool, typer.Option("--overall", help="Add a column over all columns, and mean ranks.")] = False,
     correction: Annotated[str, typer.Option(help="holm or benjamini-hochberg, over the whole table.")] = "holm",
     published: Annotated[bool, typer.Option("--published", help="Add published figures, set apart.")] = False,
     summaries: Annotated[bool, typer.Option("--summaries", help="Also published averages over tasks.")] = False,
@@ -163,7 +168,7 @@ def table(
     """Prints a table of one measure, with intervals and tests."""
     from bench import store
     from bench.options import split_list, unknown
-    from bench.report import comparison, overview, tables, terminal, writers
+    from bench.report import comparison, overview, scores, tables, terminal, writers
 
     folders = _folders(runs, out, plugin)
     try:
@@ -181,8 +186,8 @@ def table(
         found = tables.build(
             results, suite=suite, metric=metric, rows=split_list(rows or []), columns=split_list(columns or []),
             where={name.strip(): value.strip() for name, _, value in pairs},
-            correction=cast(comparison.Correction, correction),
-            published=published, summaries=summaries,
+            correction=cast(comparison.Correction, correction), statistic=cast(scores.Statistic, statistic),
+            baseline=baseline, overall=overall, published=published, summaries=summaries, folders=folders,
         )  # fmt: skip
     except ValueError as error:
         _refuse(error)
@@ -193,7 +198,8 @@ def table(
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(found), ensure_ascii=False, indent=1))
     elif kind == "text":
-        terminal.show([writers.block(found)])
+        tests = [] if baseline is None else [writers.details(found)]
+        terminal.show([writers.block(found), *tests])
     else:
         typer.echo(writers.FORMATS[kind](found), nl=False)
 

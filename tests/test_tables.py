@@ -197,10 +197,123 @@ def test_cells_that_differ_by_more_than_their_seed_are_kept_apart_or_refused(bui
     ({"where": {"depth": "9"}}, "--where depth=9: no cell has it: there are 2"),
     ({"where": {"dept": "2"}}, "unknown factor in --where 'dept'"),
     ({"suite": "stability"}, "unknown suite in --suite 'stability'"),
+    ({"baseline": "b"}, "unknown row in --baseline 'b': allowed are a"),
+    ({"baseline": "a", "statistic": "iqm"}, "--baseline compares means: leave out --statistic iqm"),
+    ({"statistic": "mode"}, "unknown statistic in --statistic 'mode': did you mean"),
+    ({"overall": True}, "--overall needs more than one column"),
 ])  # fmt: skip
 def test_wrong_choices_are_refused(build, choices, says):
     with pytest.raises(ValueError, match=says):
         build(seeds("a", [0.8, 0.9]), **choices)
+
+
+# What spread is taken over; other statistics; differences from a row; all columns together.
+
+
+def timed(model, times, seed=0, **columns):
+    """A cell of the suite throughput: a list of times for each process, in seconds."""
+    made, _ = cell(model, seed, suite="throughput", task=None, factors=json.dumps({"length": 64}), **columns)
+    rows = [
+        {"metric": "time", "value": value, "process": process, "sample": i}
+        for process, samples in enumerate(times) for i, value in enumerate(samples)
+    ]  # fmt: skip
+    return made, rows
+
+
+def test_of_times_the_processes_are_what_repeats(build):
+    sheet = build([timed("a", [[1e-3, 3e-3, 2e-3], [4e-3, 4e-3, 9e-3]]), timed("b", [[1e-3], [1e-3], [1e-3]])])
+    a = fields(sheet)["a"]
+    exact = estimates.mean([2.0, 4.0])  # the processes' medians, in ms
+    assert (a.number, a.low, a.high, a.n) == (3.0, exact.low, exact.high, 2)
+    assert sheet.caption[0] == "Mean over 2 to 3 processes; lower is better."
+
+
+@pytest.mark.parametrize(("statistic", "value"), [("mean", 30), ("median", 20), ("iqm", 20)])
+def test_other_statistics_than_the_mean(build, statistic, value):
+    sheet = build(seeds("a", [0.1, 0.2, 0.2, 0.2, 0.8]), statistic=statistic)
+    assert fields(sheet)["a"].number == pytest.approx(value)
+
+
+def test_differences_from_a_row_are_paired_by_seed(build):
+    base, other = np.array([0.50, 0.60, 0.90]), np.array([0.53, 0.64, 0.92])
+    sheet = build([*seeds("base", base), *seeds("other", other)], baseline="base")
+    assert sheet.title == "Test accuracy [%], difference from that of base"
+    assert [row for row, _ in sheet.rows] == [("other",)]
+    field = fields(sheet)["other"]
+    paired = comparison.compare(100 * other, 100 * base)
+    assert field.number == pytest.approx(3) == pytest.approx(paired.difference)
+    assert (field.low, field.high) == (pytest.approx(paired.low), pytest.approx(paired.high))
+    assert (field.text[:4], field.p, field.against) == ("+3.0", 0.25, "base")
+    assert set(field.cells) == {id_of(model, "digits", seed) for model in ("base", "other") for seed in range(3)}
+
+
+def test_a_difference_that_a_test_shows_is_marked_better_or_worse(build):
+    base = np.array([0.5, 0.6, 0.7, 0.55, 0.65, 0.58, 0.61, 0.52])
+    cells = [*seeds("base", base), *seeds("up", base + 0.1 + 0.01 * np.arange(8)), *seeds("down", base - 0.1),
+             *seeds("same", base + 0.01 * np.array([1, -1, 2, -2, 1, -1, 1, -0.5]))]  # fmt: skip
+    marks = {name: field.mark for name, field in fields(build(cells, baseline="base")).items()}
+    assert marks == {"up": "better", "down": "worse", "same": ""}
+    losses = [(columns, [rows[0] | {"metric": "loss"}]) for columns, rows in cells]
+    marks = {name: field.mark for name, field in fields(build(losses, baseline="base", metric="loss")).items()}
+    assert marks == {"up": "worse", "down": "better", "same": ""}
+
+
+def test_differences_of_times_are_ratios_with_an_interval_on_the_log_scale(build):
+    sheet = build([timed("a", [[1e-3], [2e-3], [4e-3]]), timed("b", [[2e-3], [8e-3], [8e-3]])], baseline="a")
+    field = fields(sheet)["b"]
+    logs = np.log([2, 4, 2])
+    exact = estimates.mean(logs)
+    assert field.number == pytest.approx(np.exp(logs.mean()))
+    assert (field.low, field.high) == (pytest.approx(np.exp(exact.low)), pytest.approx(np.exp(exact.high)))
+    assert field.text == f"{field.number:.2f} [{field.low:.2f}, {field.high:.2f}]"
+    assert sheet.title == "Time, over that of a"
+
+
+def test_a_baseline_goes_row_by_row_where_rows_have_several_names(build):
+    cells = [*seeds("a", [0.5, 0.6]), *seeds("b", [0.6, 0.8])]
+    jax = [({**columns, "backend": "jax", "cell_id": columns["cell_id"][::-1]}, [{**rows[0], "value": 1.0}])
+           for columns, rows in cells]  # fmt: skip
+    sheet = build([*cells, *jax], rows=["model", "backend"], columns=["task"], baseline="a")
+    found = {row: field.number for row, (field,) in sheet.rows}
+    assert found == {("b", "torch"): pytest.approx(15), ("b", "jax"): 0}
+
+
+def test_over_all_columns_there_is_a_mean_with_seeds_varying_within_and_a_mean_rank(build):
+    a, b = {"digits": [0.8, 0.9], "osuleaf": [0.4, 0.5]}, {"digits": [0.7, 0.6], "osuleaf": [0.6, 0.8]}
+    both = [(model, task, values) for model, of in (("a", a), ("b", b)) for task, values in of.items()]
+    cells = [one for model, task, values in both for one in seeds(model, values, task=task)]
+    cells += [one for task in a for one in seeds("c", [0.99, 0.99] if task == "digits" else [0.1], task=task)]
+    cells.append(cell("c", 1, None, "oom", task="osuleaf"))
+    sheet = build(cells, overall=True)
+    assert sheet.columns == ["digits", "osuleaf", "all 2", "mean rank"]
+    found = {row[0]: row_fields[2:] for row, row_fields in sheet.rows}
+    exact = estimates.mean(100 * np.array([[0.8, 0.4], [0.9, 0.5]]))
+    whole, rank = found["a"]
+    assert (whole.number, whole.low, whole.high) == (exact.value, exact.low, exact.high)
+    assert (rank.value, found["b"][1].value) == ("1.50", "1.50")
+    assert [field.value for field in found["c"]] == ["-", "-"]  # it lacks a seed of one
+
+
+def test_a_cell_that_failed_stands_at_the_length_that_was_asked_for(build):
+    good = [timed(model, [[1e-3]], length=64) for model in "ab"]
+    long = [({**columns, "cell_id": columns["cell_id"][::-1], "factors": '{"length": 128}', "length": 128}, rows)
+            for columns, rows in good]  # fmt: skip
+    long[1] = ({**long[1][0], "length": None, "status": "oom"}, [])
+    sheet = build([*good, *long])
+    assert sheet.columns == ["length 64", "length 128"]
+    field = fields(sheet, column=1)["b"]
+    assert (field.value, sheet.footnotes[field.notes[0] - 1]) == ("-", "1 of 1 oom")
+
+
+def test_over_all_columns_times_have_ratios_alone(build):
+    cells = [timed("a", [[1e-3], [1e-3]]), timed("b", [[2e-3], [2e-3]])]
+    long = [(columns | {"cell_id": columns["cell_id"][::-1], "factors": '{"length": 128}'},
+             [row | {"value": 4 * row["value"] if columns["model"] == "b" else row["value"]} for row in rows])
+            for columns, rows in cells]  # fmt: skip
+    sheet = build([*cells, *long], overall=True, baseline="a")
+    assert sheet.rows[0][1][2].number == pytest.approx(4)  # of 2 and 8
+    with pytest.raises(ValueError, match="--overall: Time has no scale that columns share: add --baseline, for ratios"):
+        build([*cells, *long], overall=True)
 
 
 # Formats.
@@ -217,7 +330,7 @@ def test_latex_escapes_names_and_carries_the_cells_of_each_number(sheet):
     (line,) = [line for line in text.splitlines() if line.startswith("b & ")]
     assert line.endswith(CELLS + ",".join(id_of("b", "digits", seed) for seed in (0, 1, 2)))
     assert r"\textsuperscript{1}~1 of 3 oom; the mean is over the others.\par" in text
-    for needed in (r"\toprule", r"\midrule", r"\bottomrule", r"\num[separate-uncertainty=true]{85"):
+    for needed in (r"\toprule", r"\midrule", r"\bottomrule", r"\num{85"):
         assert needed in text
     assert writers.latex(sheet) == text
 

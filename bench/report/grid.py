@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,13 +25,20 @@ class Entry:
 
     cells: Mapping[int, str]
     """Seed -> cell id, of all that were planned."""
-    values: Mapping[int, float]
-    """Seed -> value, of those that have one."""
+    values: Mapping[Hashable, float]
+    """Seed -> value, of those that have one; (seed, process) -> value where processes are what repeats."""
+    measured: int
+    """How many of the cells have a value."""
     statuses: Counter[str] = field(default_factory=Counter)
 
     @property
     def planned(self) -> int:
         return len(self.cells)
+
+    @property
+    def whole(self) -> bool:
+        """Whether no planned cell lacks its value."""
+        return self.measured == self.planned > 0
 
 
 @dataclass(frozen=True)
@@ -58,17 +65,21 @@ class Grid:
                 f"{place}: its cells differ in {name} ({', '.join(values_)}): name it in --rows or --columns, or "
                 f"choose one with --where {name}={values_[0]}"
             )
-        values = measure.values(results)
+        values = _by_cell(measure, results)
         entries: dict[tuple[tuple[str, ...], tuple[str, ...]], Entry] = {}
         for key, group in cells.groupby([*rows, *columns], dropna=False, sort=False):
             texts = tuple(_text(value) for value in key)
             found = dict(zip(group["seed"].astype(int), group["cell_id"], strict=True))
-            counted = {
-                seed: float(values[cell])
-                for seed, cell, status in zip(group["seed"].astype(int), group["cell_id"], group["status"], strict=True)
-                if cell in values.index and status in MEASURED_STATUSES and status != "diverged"
-            }
-            entries[texts[: len(rows)], texts[len(rows) :]] = Entry(found, counted, Counter(group["status"]))
+            good = group[group["status"].isin(MEASURED_STATUSES) & (group["status"] != "diverged")]
+            counted = [(int(seed), own) for seed, cell in zip(good["seed"], good["cell_id"], strict=True)
+                       if (own := values.get(cell))]  # fmt: skip
+            entries[texts[: len(rows)], texts[len(rows) :]] = Entry(
+                cells=found,
+                values={seed if process is None else (seed, process): value
+                        for seed, own in counted for process, value in own.items()},
+                measured=len(counted),
+                statuses=Counter(group["status"]),
+            )  # fmt: skip
         names = list(entries)
         return cls(
             measure, rows, columns, list(dict.fromkeys(row for row, _ in names)),
@@ -76,11 +87,26 @@ class Grid:
         )  # fmt: skip
 
 
+def _by_cell(measure: Measure, results: pd.DataFrame) -> dict[str, dict[int | None, float]]:
+    """cell_id -> process -> value; the process is None where it is not what repeats."""
+    if measure.repeats == "seed":
+        return {str(cell): {None: float(value)} for cell, value in measure.values(results).items()}
+    found: dict[str, dict[int | None, float]] = {}
+    for (cell, process), value in measure.values(results, "process").items():
+        found.setdefault(str(cell), {})[0 if pd.isna(process) else int(process)] = float(value)
+    return found
+
+
 def with_factors(results: pd.DataFrame) -> pd.DataFrame:
-    """One row a cell, with a column for each of the suite's factors beside those of the store."""
+    """One row a cell, with a column for each of the suite's factors beside those of the store.
+
+    A cell that failed lacks what is known once it runs, such as its length, where no factor says it.
+    """
     cells = results.drop_duplicates("cell_id").reset_index(drop=True)
     parsed = pd.DataFrame([json.loads(text) for text in cells["factors"]], index=cells.index)
     own = [name for name in parsed.columns if name not in cells.columns]
+    for name in parsed.columns.intersection(cells.columns):
+        cells[name] = cells[name].fillna(parsed[name])
     return pd.concat([cells, parsed[own]], axis=1)
 
 

@@ -31,15 +31,17 @@ class Measure:
     scale: float = 1.0
     ratio: bool = False
     """Whether differences are ratios, as of times: compared on the log scale."""
+    repeats: Literal["seed", "process"] = "seed"
+    """What spread is taken over: seeds, or the processes that a cell was measured in, seeds together."""
 
-    def values(self, results: pd.DataFrame) -> pd.Series:
-        """The value of each cell that has one, by cell_id, as shown."""
+    def values(self, results: pd.DataFrame, within: str | None = None) -> pd.Series:
+        """The value of each cell that has one, by cell_id, as shown; with `within` by (cell_id, that column)."""
         rows = results[results["metric"] == self.metric].dropna(subset="value")
         for column, value in self.where.items():
             rows = rows[rows[column].isna() if value is None else rows[column] == value]
         if self.over == "last" and len(rows):
             rows = rows[rows["step"] == rows.groupby("cell_id")["step"].transform("max")]
-        values = rows.groupby("cell_id", sort=False)["value"]
+        values = rows.groupby(["cell_id", within] if within else "cell_id", sort=False, dropna=False)["value"]
         found = self.scale * (values.median() if self.over == "median" else values.mean()).astype(float)
         return found.abs() if self.better == "nearer 0" else found
 

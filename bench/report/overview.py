@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -177,6 +178,18 @@ def measured_on(results: pd.DataFrame, folders: list[Path]) -> list[Block]:
     if len(threads) > 1:
         found.append(Note("Cells ran with different numbers of threads: do not compare their times.", warning=True))
     return found
+
+
+def machines(results: pd.DataFrame, folders: Sequence[Path]) -> list[str]:
+    """What the cells ran on, by name: GPUs, or the CPU; the kind of device where no environment was kept."""
+    cells = results.drop_duplicates("cell_id")
+    found = []
+    for run, env, device in cells[["run_id", "env_id", "device"]].drop_duplicates().itertuples(index=False):
+        files = [folder / "environments" / f"{env}.json" for folder in folders if folder.name == run]
+        about = store.load_json(files[0]) if files and files[0].exists() else {}
+        named = about.get("cpu") if device == "cpu" else ", ".join(about.get("gpus") or [])
+        found.append(str(named or device))
+    return list(dict.fromkeys(found))
 
 
 def _whole_messages(bad: pd.DataFrame) -> list[str]:

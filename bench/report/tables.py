@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 
@@ -10,8 +12,11 @@ from bench import registry
 from bench.contract import require
 from bench.options import unknown
 from bench.report.comparison import Correction
+from bench.report.contrast import Differences
 from bench.report.grid import Grid, chosen, left_together, varies, with_factors
-from bench.report.sheet import Sheet, sheet, with_published
+from bench.report.overview import machines
+from bench.report.scores import STATISTICS, Statistic, Values
+from bench.report.sheet import Sheet, with_published
 
 ACROSS = ("task", "length", "depth")
 """What makes the columns where none are named: the first of these that varies, or that there is."""
@@ -20,9 +25,15 @@ ACROSS = ("task", "length", "depth")
 def build(
     results: pd.DataFrame, *, suite: str | None = None, metric: str | None = None, rows: Sequence[str] = (),
     columns: Sequence[str] = (), where: Mapping[str, str] | None = None, correction: Correction = "holm",
-    published: bool = False, summaries: bool = False,
+    statistic: Statistic = "mean", baseline: str | None = None, overall: bool = False, published: bool = False,
+    summaries: bool = False, folders: Sequence[Path] = (),
 ) -> Sheet:  # fmt: skip
-    """ValueError says which choice is wrong or missing, with what is allowed."""
+    """A statistic over seeds with its interval, and what tests say; with `baseline` differences from that row.
+
+    `overall` adds the same over all columns, and mean ranks. `folders` are those that the results were read from, for
+    the names of machines. ValueError says which choice is wrong or missing, with
+    what is allowed.
+    """
     name = _suite(results, suite)
     cls = registry.find("suite", name)
     results = results[results["suite"] == name]
@@ -30,6 +41,8 @@ def build(
     wanted = metric or next(iter(cls.measures))
     if wanted not in cls.measures:
         raise unknown(f"metric of suite {name}", wanted, cls.measures)
+    if statistic not in STATISTICS:
+        raise unknown("statistic in --statistic", statistic, STATISTICS)
     results = chosen(results, where or {})
     cells = with_factors(results)
     across = list(columns) or [f for f in ACROSS if f not in rows and varies(cells, f)][:1] or ["task"]
@@ -37,10 +50,22 @@ def build(
     while not rows and (apart := left_together(cells, [*down, *across])):
         down.append(apart[0])
     grid = Grid.of(results, cls.measures[wanted], down, across)
-    found = sheet(grid, correction)
+    if baseline is None:
+        found = Values(grid, statistic, correction).sheet(overall)
+    else:
+        require(statistic == "mean", f"--baseline compares means: leave out --statistic {statistic}")
+        require(not published, "--published: figures from elsewhere have no seeds to compare: leave out --baseline")
+        found = Differences(grid, baseline, correction).sheet(overall)
+    found = dataclasses.replace(found, caption=[*found.caption, _measured(results, folders)])
     if published:
         found = with_published(found, cls().published(results, grid, summaries))
     return found
+
+
+def _measured(results: pd.DataFrame, folders: Sequence[Path]) -> str:
+    """With what, and on what."""
+    frameworks, dtypes = (", ".join(results[name].dropna().unique()) for name in ("backend", "dtype"))
+    return f"Measured with {frameworks} in {dtypes} on {', '.join(machines(results, folders))}."
 
 
 def _suite(results: pd.DataFrame, asked: str | None) -> str:

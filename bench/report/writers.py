@@ -21,10 +21,11 @@ CELLS = "% cells: "
 
 
 def latex(sheet: Sheet) -> str:
-    r"""A fragment for \input: needs booktabs and siunitx. Each line of numbers ends with the ids of their cells."""
+    r"""A fragment for \input: needs booktabs and siunitx 3. Each line of numbers ends with the ids of their cells."""
     heads = [*map(_tex, sheet.row_heads), *(f"{{{_tex(name)}}}" for name in sheet.columns)]
     lines = [
-        r"\begin{table}", r"\centering", rf"\caption{{{_tex(sheet.title)}. {_tex(' '.join(sheet.caption))}}}",
+        r"\begin{table}", r"\centering", rf"\sisetup{{{NUMBERS}}}",
+        rf"\caption{{{_tex(sheet.title)}. {_tex(' '.join(sheet.caption))}}}", r"\medskip",
         rf"\begin{{tabular}}{{{'l' * len(sheet.row_heads)}{'c' * len(sheet.columns)}}}", r"\toprule",
         " & ".join(heads) + r" \\", r"\midrule",
     ]  # fmt: skip
@@ -39,6 +40,10 @@ def latex(sheet: Sheet) -> str:
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
+NUMBERS = "separate-uncertainty=true, retain-explicit-plus=true, reset-text-series=false, text-series-to-math=true"
+"""How siunitx sets them: with ± and their signs, and bold where the text is."""
+
+
 def macros(sheet: Sheet) -> str:
     r"""One \newcommand a number, for figures in the text, named by measure, row and column in letters alone."""
     lines, taken = [], set()
@@ -50,7 +55,8 @@ def macros(sheet: Sheet) -> str:
             while name in taken:
                 name += "x"
             taken.add(name)
-            lines.append(rf"\newcommand{{{name}}}{{{_tex_number(field)}}} {CELLS}{','.join(field.cells)}")
+            number = rf"{{\sisetup{{{NUMBERS}}}{_tex_number(field)}}}"
+            lines.append(rf"\newcommand{{{name}}}{{{number}}} {CELLS}{','.join(field.cells)}")
     return "\n".join(lines) + "\n"
 
 
@@ -72,11 +78,12 @@ def markdown(sheet: Sheet) -> str:
 
 
 def comma_separated(sheet: Sheet) -> str:
-    """One line a number, tidy: names of row and column, mean, interval, counts, mark, footnotes, cells."""
+    """One line a number, tidy: names of row and column, value, interval, counts, mark, footnotes, test, cells."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    own = ["column", "value", "low", "high", "n", "planned", "mark", "published", "notes", "cells"]
-    writer.writerow([*sheet.row_heads, *own])
+    own = ["column", "value", "low", "high", "n", "planned", "mark", "published", "notes"]
+    tested = ["against", "p", "effect_size", "correlation", "more_seeds"]
+    writer.writerow([*sheet.row_heads, *own, *tested, "cells"])
     for published, rows in ((False, sheet.rows), (True, sheet.published)):
         for row, fields in rows:
             for column, field in zip(sheet.columns, fields, strict=True):
@@ -85,8 +92,13 @@ def comma_separated(sheet: Sheet) -> str:
                 shown = ["" if number is None else repr(number) for number in numbers]
                 if published:
                     shown[0] = "" if field.value == "-" else field.value
+                test = field.compared
+                found = (None,) * 3 if test is None else (test.effect_size, test.correlation, test.more_seeds)
+                against = "" if test is None else field.against
+                numbers = [field.p, *found]
                 writer.writerow([*row, column, *shown, field.n, field.planned, field.mark, "yes" if published else "",
-                                 notes, " ".join(field.cells)])  # fmt: skip
+                                 notes, against, *("" if number is None else repr(number) for number in numbers),
+                                 " ".join(field.cells)])  # fmt: skip
     return out.getvalue()
 
 
@@ -124,14 +136,35 @@ def block(sheet: Sheet) -> Table:
     return Table(sheet.title, [*sheet.row_heads, *sheet.columns], rows, notes, numeric=list(sheet.columns))
 
 
+def details(sheet: Sheet) -> Table:
+    """Every test behind a sheet, one a line; without a row where nothing was compared."""
+    rows = []
+    for row, fields in sheet.rows:
+        for column, field in zip(sheet.columns, fields, strict=True):
+            if (test := field.compared) is None:
+                continue
+            numbers = (field.p, test.effect_size, test.correlation)
+            rows.append([*row, column, field.against, f"{test.n}", field.text,
+                         *("-" if number is None else f"{number:.2g}" for number in numbers),
+                         "-" if test.more_seeds is None else f"{test.more_seeds:,}"])  # fmt: skip
+    columns = [*sheet.row_heads, "column", "against", "pairs", "shown", "p", "effect size",
+               "correlation", "more seeds"]  # fmt: skip
+    notes = [
+        "p: corrected over the table. effect size: mean difference over its standard deviation, positive is better. "
+        "correlation: over pairs, what pairing used. more seeds: for power 0.8 at this effect size, taken for the true "
+        "one."
+    ]
+    return Table("Tests", columns, rows, notes, numeric=columns[-6:])
+
+
 FORMATS: dict[str, Callable[[Sheet], str]] = {
     "latex": latex, "markdown": markdown, "csv": comma_separated, "html": hypertext,
 }  # fmt: skip
 
 
 def _marked(field: Field, best: str, second: str, note: str, escape: Callable[[str], str] = str) -> str:
-    text = escape(f"{field.value} ± {field.half}" if field.half else field.value)
-    text = {"best": best, "second": second}.get(field.mark, "{}").format(text)
+    text = escape(field.text)
+    text = {"best": best, "better": best, "second": second, "worse": second}.get(field.mark, "{}").format(text)
     return text + "".join(note.format(i) for i in field.notes)
 
 
@@ -141,17 +174,21 @@ def _tex_row(row: tuple[str, ...], fields: Sequence[Field]) -> str:
 
 
 def _tex_field(field: Field) -> str:
-    text = {"best": r"\bfseries {}", "second": r"\underline{{{}}}"}.get(field.mark, "{}").format(_tex_number(field))
-    text = "{" + text + "}" if field.mark == "best" else text
+    look = {"best": r"{{\bfseries {}}}", "second": r"\underline{{{}}}"}
+    look |= {"better": look["best"], "worse": look["second"]}
+    text = look.get(field.mark, "{}").format(_tex_number(field))
     return text + "".join(rf"\textsuperscript{{{i}}}" for i in field.notes)
 
 
 def _tex_number(field: Field) -> str:
-    r"""By siunitx, which sets the sign and the space of a \pm; what is no number as it stands."""
+    r"""By siunitx, which sets signs and the space of a \pm; what is no number as it stands."""
     if field.number is None:
         return _tex(field.value)
+    if field.bounds:
+        low, high = field.bounds
+        return rf"\num{{{field.value}}} [\num{{{low}}}, \num{{{high}}}]"
     uncertain = f"{field.value} +- {field.half}" if field.half else field.value
-    return rf"\num[separate-uncertainty=true]{{{uncertain}}}"
+    return rf"\num{{{uncertain}}}"
 
 
 def _tex(text: str) -> str:

@@ -49,9 +49,10 @@ class Throughput(WorkloadSuite):
     isolation: ClassVar[Literal["shared", "cell", "rounds"]] = "rounds"
     compiles: ClassVar[bool] = True
     measures = {
-        "time": Measure(metric="time", over="median", better="lower", title="Time", unit="ms", scale=1e3, ratio=True),
+        "time": Measure(metric="time", over="median", better="lower", title="Time", unit="ms", scale=1e3, ratio=True,
+                        repeats="process"),
         "tokens_per_s": Measure(metric="tokens_per_s", over="median", better="higher", title="Throughput",
-                                unit="thousand tokens/s", scale=1e-3, ratio=True),
+                                unit="thousand tokens/s", scale=1e-3, ratio=True, repeats="process"),
     }  # fmt: skip
     presets = {
         "quick": {

@@ -1,0 +1,123 @@
+"""Tables of differences: every row of a grid against one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from bench.options import unknown
+from bench.report import comparison, estimates
+from bench.report.comparison import Correction
+from bench.report.estimates import Estimate
+from bench.report.grid import Grid
+from bench.report.scores import Scores
+from bench.report.sheet import Field, Key, Mark, decimals, written
+
+RATIO_DECIMALS = 2
+"""A ratio has so many at least: near 1 is where it matters."""
+
+
+class Differences(Scores):
+    """Differences from one row, of ratios quotients, with what is better and worse marked."""
+
+    def __init__(self, grid: Grid, baseline: str, correction: Correction = "holm", alpha: float = 0.05) -> None:
+        super().__init__(grid, "mean", correction, alpha)
+        there = {row[i]: i for row in grid.rows for i in range(len(row))}
+        if baseline not in there:
+            raise unknown("row in --baseline", baseline, there)
+        self.baseline, self.place = baseline, there[baseline]
+        self.style = "ratio" if grid.measure.ratio else "signed"
+
+    def title(self) -> str:
+        measure = self.grid.measure
+        unit = f" [{measure.unit}]" if measure.unit and not measure.ratio else ""
+        return f"{measure.title}{unit}, {'over that' if measure.ratio else 'difference from that'} of {self.baseline}"
+
+    def reference(self, row: Key, column: Key) -> Key | None:
+        found = self.beside(row)
+        return None if found == row else found
+
+    def beside(self, row: Key) -> Key:
+        """The baseline's row that goes with a row."""
+        return (*row[: self.place], self.baseline, *row[self.place + 1 :])
+
+    def shown(self) -> list[Key]:
+        return [row for row in self.grid.rows if row[self.place] != self.baseline]
+
+    def differences(self, row: Key, column: Key) -> np.ndarray:
+        """By seed: of ratios logarithms, in the direction of the numbers themselves."""
+        entry, base = self.grid.entries[row, column], self.grid.entries.get((self.beside(row), column))
+        if base is None:
+            return np.array([])
+        a, b = comparison.align(entry.values, base.values)
+        found = np.log(a) - np.log(b) if self.grid.measure.ratio else a - b
+        return found[~np.isnan(found)]
+
+    def as_shown(self, estimate: Estimate) -> tuple[float | None, float | None, float | None]:
+        values = (estimate.value, estimate.low, estimate.high)
+        if not self.grid.measure.ratio:
+            return values
+        return tuple(None if value is None else math.exp(value) for value in values)  # type: ignore[return-value]
+
+    def digits(self, column: Key) -> int:
+        each = [self.differences(row, column) for row in self.shown() if (row, column) in self.grid.entries]
+        found = decimals([Estimate(*self.as_shown(_paired(differences))) for differences in each if len(differences)])
+        return max(found, RATIO_DECIMALS) if self.grid.measure.ratio else found
+
+    def field(self, row: Key, column: Key, digits: int) -> Field:
+        entry = self.grid.entries[row, column]
+        base = self.grid.entries.get((self.beside(row), column))
+        cells = tuple(entry.cells.values()) + (tuple(base.cells.values()) if base else ())
+        notes = tuple(dict.fromkeys([*self.notes(entry), *(self.notes(base) if base else ())]))
+        found = Field("-", notes=notes, cells=cells, planned=entry.planned, against=", ".join(self.beside(row)))
+        differences = self.differences(row, column)
+        if not len(differences):
+            return found
+        number, low, high = self.as_shown(_paired(differences))
+        test = self.tests.get((row, column))
+        mark: Mark = ""
+        if self.family.reachable and test is not None and test.difference and self.apart(row, column):
+            mark = "better" if test.difference > 0 else "worse"
+        made = dataclasses.replace(
+            found, mark=mark, number=number, low=low, high=high, n=len(differences), compared=test,
+            p=self.corrected.get((row, column)),
+        )  # fmt: skip
+        return written(made, digits, self.style)
+
+    def over_all(self, row: Key) -> Field | None:
+        places = [(r, column) for r in (row, self.beside(row)) for column in self.grid.columns]
+        if not all((entry := self.grid.entries.get(place)) is not None and entry.whole for place in places):
+            return None
+        found = [self.differences(row, column) for column in self.grid.columns]
+        scores = np.full((max(map(len, found)), len(found)), math.nan)
+        for i, own in enumerate(found):
+            scores[: len(own), i] = own
+        number, low, high = self.as_shown(self.estimate(scores))
+        cells = tuple(cell for place in places for cell in self.grid.entries[place].cells.values())
+        return Field("-", number=number, low=low, high=high, cells=cells, n=len(scores), planned=len(scores))
+
+    def over_all_is(self) -> str:
+        return (
+            "geometric mean of the columns' ratios" if self.grid.measure.ratio else "mean of the columns' differences"
+        )
+
+    def caption(self) -> list[str]:
+        better = self.grid.measure.better
+        what = "Ratio of geometric means" if self.grid.measure.ratio else "Difference of means"
+        found = [f"{what}, paired by {self.unit}, over {self.counted()}; {better} is better."]
+        interval = "95 % interval of Student's t over pairs"
+        found.append(
+            f"[ ]: {interval}, on the log scale." if self.grid.measure.ratio else f"±: half of the {interval}."
+        )
+        if self.family.tests and self.family.reachable:
+            found.append(f"Bold: better than {self.baseline} at {self.alpha:g}, underlined: worse ({self.how()}).")
+        elif self.family.smallest is not None:
+            found.append(self.unreachable())
+        return found
+
+
+def _paired(differences: np.ndarray) -> Estimate:
+    """Mean and paired t interval, whatever the number of pairs."""
+    return estimates.mean(differences, method="t")
