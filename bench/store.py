@@ -7,7 +7,8 @@ import json
 import os
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -219,10 +220,13 @@ def _first(folder: Path, cell_id: str, column: str) -> Any:
         return None
 
 
-def _load(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """The file as it is: `pq.read_table` would add columns for folders that are named like `seed=3`."""
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        return file.read(columns=columns)
+def _load(path: Path, columns: list[str] | None = None, encoded: Sequence[str] = ()) -> pa.Table:
+    """The file as it is, but for texts that stay `encoded` as numbers into a list of them, which takes less room.
+
+    `pq.read_table` would add columns for folders that are named like `seed=3`.
+    """
+    with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=list(encoded)) as file:
+        return file.read(columns=columns, use_threads=False)  # a cell's file is small
 
 
 class IncompleteResults(UserWarning):
@@ -258,59 +262,108 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
     the code differs. Files that cannot be read are left out, each with a warning of category `IncompleteResults`.
     Raises FileNotFoundError where there is nothing to read.
     """
-    tables: list[pa.Table] = []
+    files: list[tuple[Path, dict[str, Any] | None]] = []
     for path in map(Path, paths or ("results",)):
         if path.is_file():
-            tables += _read(path)
+            files.append((path, None))
             continue
         folders = runs(path)
         if not folders:
             raise FileNotFoundError(f"no run in {path}")
         for folder in folders:
-            tables += _read_run(folder)
+            files += _files(folder)
+    there = [path for path, _ in files if path.exists()]
+    with ThreadPoolExecutor(READERS) as pool:
+        loaded = dict(zip(there, pool.map(_loaded, there), strict=True))
+    tables: list[pa.Table] = []
+    for path, cell in files:
+        content = loaded.pop(path, None)
+        found = None if content is None else _checked(path, content)
+        if found is None and cell is not None:
+            reason = "no result file" if content is None else "its result file cannot be read"
+            columns = cell["columns"] | {"run_id": path.parent.parent.name, "status": "interrupted", "message": reason}
+            found = table(columns, [])
+        if found is not None:
+            tables.append(found)
     if not tables:
         return SCHEMA.empty_table().to_pandas(types_mapper=_nullable)
-    numbered = [t.append_column(_SOURCE, pa.array([i] * len(t), _INT)) for i, t in enumerate(tables)]
-    frame = pa.concat_tables(numbered, promote_options="permissive").to_pandas(types_mapper=_nullable)
-    return _newest(frame).drop(columns=_SOURCE)
+    return _newest(_frame(tables)).drop(columns=_SOURCE)
 
+
+READERS = 4
+"""Threads that read files."""
 
 _SOURCE = "__source__"
 
 
-def _read_run(folder: Path) -> list[pa.Table]:
+def _files(folder: Path) -> list[tuple[Path, dict[str, Any] | None]]:
+    """The files that a run has or should have, in the order of its plan, with what the plan says of their cells."""
     planned = load_json(folder / "run.json").get("cells", [])
-    place = {cell["id"]: i for i, cell in enumerate(planned)}
-    files = (folder / "cells").glob("*.parquet")
-    paths = sorted(files, key=lambda p: (place.get(p.stem, len(place)), p.stem))  # in the order of the plan
-    read = {path.stem: _read(path) for path in paths}
-    found = [content for contents in read.values() for content in contents]
-    for cell in planned:
-        if not read.get(cell["id"]):
-            reason = "its result file cannot be read" if cell["id"] in read else "no result file"
-            columns = cell["columns"] | {"run_id": folder.name, "status": "interrupted", "message": reason}
-            found.append(table(columns, []))
-    return found
+    names = {cell["id"] for cell in planned}
+    others = sorted(path for path in (folder / "cells").glob("*.parquet") if path.stem not in names)
+    return [(file(folder, cell["id"]), cell) for cell in planned] + [(path, None) for path in others]
 
 
-def _read(path: Path) -> list[pa.Table]:
-    """The rows of a file with every column of the schema, and with those of its own; none where it cannot be read."""
+TEXTS = [field.name for field in SCHEMA if field.type == _TEXT]
+
+
+def _loaded(path: Path) -> pa.Table | Exception:
     try:
-        content = _load(path)
+        try:
+            return _load(path, encoded=TEXTS)
+        except KeyError:  # an older file lacks some of these columns
+            return _load(path)
+    except (pa.ArrowException, OSError) as error:
+        return error
+
+
+def _checked(path: Path, content: pa.Table | Exception) -> pa.Table | None:
+    """The rows of a file with every column of the schema, and with those of its own; None where it cannot be read."""
+    try:
+        if isinstance(content, Exception):
+            raise content
         versions = {version for version in content["schema_version"].to_pylist() if version is not None}
         if versions and max(versions) > SCHEMA_VERSION:
             text = f"{path.name} has schema version {max(versions)}, newer than {SCHEMA_VERSION}, and is left out"
             warnings.warn(text, IncompleteResults, stacklevel=3)
-            return []
+            return None
         columns = {name: content[name] for name in content.column_names}
         for field in SCHEMA:
             known = columns.get(field.name)
-            columns[field.name] = pa.nulls(len(content), field.type) if known is None else known.cast(field.type)
+            if known is None:
+                columns[field.name] = pa.nulls(len(content), field.type)
+            elif field.name not in TEXTS or not pa.types.is_dictionary(known.type):
+                columns[field.name] = known.cast(field.type)
     except (pa.ArrowException, OSError, KeyError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         warnings.warn(f"{path.name} cannot be read and is left out: {reason}", IncompleteResults, stacklevel=3)
-        return []
-    return [pa.table(columns)]
+        return None
+    return pa.table(columns)
+
+
+def _frame(tables: list[pa.Table]) -> pd.DataFrame:
+    """All rows, numbered by their table; equal texts are one object in memory. Empties the list."""
+    import pandas as pd
+
+    encoded = []
+    for i, one in enumerate(tables):
+        columns = {name: _encoded(one[name]) if name in TEXTS else one[name] for name in one.column_names}
+        encoded.append(pa.table(columns | {_SOURCE: pa.array([i] * len(one), _INT)}))
+    tables.clear()
+    whole = pa.concat_tables(encoded, promote_options="permissive").unify_dictionaries()
+    found = {}
+    for name in whole.column_names:
+        if name in TEXTS:
+            column = whole[name].combine_chunks()
+            texts = np.array([*column.dictionary.to_pylist(), None], dtype=object)
+            found[name] = pd.Series(texts[column.indices.fill_null(len(texts) - 1).to_numpy()], dtype=object)
+        else:
+            found[name] = whole[name].to_pandas(types_mapper=_nullable)
+    return pd.DataFrame(found, copy=False)
+
+
+def _encoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
 
 
 def _newest(frame: pd.DataFrame) -> pd.DataFrame:

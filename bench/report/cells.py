@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+
+from bench.store import ROW_COLUMNS
 
 GROUP = ["task", "device", "dtype", "backend", "compiled", "model", "options", "d_model", "factors", "depth"]
 SHOWN = ("task", "backend", "device", "dtype", "d_model")
@@ -47,33 +50,41 @@ def _text(value: Any) -> str:
     return "-" if value is None or pd.isna(value) else str(value)
 
 
+ROWS = ("cell_id", "seed", *ROW_COLUMNS, "message")
+"""Columns of what a cell has recorded; the others say the same in each of its rows."""
+
+
 class Cells:
-    """Rows of the cells that differ by their seed alone.
+    """The cells that differ by their seed alone, and what they have recorded.
 
     `key` holds the columns of `GROUP` and the suite's own factors by name; `varying` the names of those that differ
-    between groups. `rows` are those of cells with one of the statuses `counted`.
+    between groups. `cells` has a row a cell, with all columns of the store; `rows` the columns of `ROWS`, of cells with
+    one of the statuses `counted`.
     """
 
     counted: tuple[str, ...] = ("ok",)
     shown: tuple[str, ...] = SHOWN
 
-    def __init__(self, key: dict[str, Any], varying: Sequence[str], rows: pd.DataFrame) -> None:
-        self.key, self.varying = key, list(varying)
-        self.cells = rows.drop_duplicates("cell_id")
-        self.planned = len(self.cells)
-        self.ok = int(self.cells["status"].isin(self.counted).sum())
-        self.rows = rows[rows["status"].isin(self.counted)]
+    def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, rows: pd.DataFrame) -> None:
+        self.key, self.varying, self.cells, self.rows = key, list(varying), cells, rows
+        self.planned = len(cells)
+        self.ok = int(cells["status"].isin(self.counted).sum())
 
     @classmethod
     def of(cls, results: pd.DataFrame) -> Iterator[Self]:
         """All groups of a suite's rows, in the order of the plan."""
-        varying = [column for column in cls.shown if _varies(results, column)]
-        factors = {text: json.loads(text) for text in results["factors"].unique()}
+        cells = results.drop_duplicates("cell_id").reset_index(drop=True)
+        varying = [column for column in cls.shown if _varies(cells, column)]
+        factors = {text: json.loads(text) for text in cells["factors"].unique()}
         names = sorted({name for found in factors.values() for name in found})
         varying += [name for name in names if len({str(found.get(name)) for found in factors.values()}) > 1]
-        for values, rows in results.groupby(GROUP, dropna=False, sort=False):
+        places = _places(results)
+        recorded = results[list(ROWS)]
+        for values, group in cells.groupby(GROUP, dropna=False, sort=False):
             key = dict(zip(GROUP, values, strict=True))
-            yield cls(key | factors[key["factors"]], varying, rows)
+            counted = [places[i] for i in group.index[group["status"].isin(cls.counted)]]
+            rows = recorded.iloc[np.concatenate(counted)] if counted else recorded.iloc[:0]
+            yield cls(key | factors[key["factors"]], varying, group, rows)
 
     def label(self) -> list[str]:
         """The model, and what varies between groups."""
@@ -86,10 +97,15 @@ class Cells:
 
     def metric(self, name: str, **where: Any) -> pd.DataFrame:
         """The rows of a metric; `where` names columns and the value they must have, None for empty."""
-        found = self.rows[self.rows["metric"] == name]
-        for column, value in where.items():
-            found = found[found[column].isna() if value is None else found[column] == value]
-        return found
+        found = self._by_metric.get(name, self.rows.iloc[:0])
+        if not where:
+            return found
+        asked = [found[column].isna() if value is None else found[column] == value for column, value in where.items()]
+        return found[np.logical_and.reduce([mask.fillna(False).to_numpy(bool) for mask in asked])]
+
+    @cached_property
+    def _by_metric(self) -> dict[str, pd.DataFrame]:
+        return {str(name): rows for name, rows in self.rows.groupby("metric", sort=False)}
 
     def values(self, name: str, **where: Any) -> np.ndarray:
         """The values of a metric that are there."""
@@ -101,8 +117,14 @@ class Cells:
         return found.iloc[0] if len(found) else None
 
 
-def _varies(results: pd.DataFrame, column: str) -> bool:
+def _places(results: pd.DataFrame) -> list[np.ndarray]:
+    """Where the rows of each cell stand, cells in the order in which they first come."""
+    number, ids = pd.factorize(results["cell_id"])
+    return np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number, minlength=len(ids)))[:-1])
+
+
+def _varies(cells: pd.DataFrame, column: str) -> bool:
     """Whether a column has several values; `compiled`, which jax always is, within one backend."""
     if column == "compiled":
-        return bool((results.groupby("backend")[column].nunique() > 1).any())
-    return results[column].nunique() > 1
+        return bool((cells.groupby("backend")[column].nunique() > 1).any())
+    return cells[column].nunique() > 1

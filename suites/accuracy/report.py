@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,8 +40,8 @@ class _Group(Cells):
 
     shown = ("backend", "device", "dtype")
 
-    def __init__(self, key: dict, varying: Sequence[str], rows: pd.DataFrame) -> None:
-        super().__init__(key, [name for name in varying if name in (*self.shown, "recipe")], rows)
+    def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, rows: pd.DataFrame) -> None:
+        super().__init__(key, [name for name in varying if name in (*self.shown, "recipe")], cells, rows)
         self.facts = json.loads(self.column("facts") or "{}")
 
     def heads(self) -> list[str]:

@@ -36,8 +36,8 @@ class Held(Cells):
 
     shown = (*SHOWN, "depth")
 
-    def __init__(self, key: dict[str, Any], varying: Sequence[str], rows: pd.DataFrame) -> None:
-        super().__init__(key, [name for name in varying if name not in HIDDEN], rows)
+    def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, rows: pd.DataFrame) -> None:
+        super().__init__(key, [name for name in varying if name not in HIDDEN], cells, rows)
 
     def bytes(self, name: str) -> float | None:
         """The largest over seeds of a figure; None where it could not be had."""

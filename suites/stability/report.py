@@ -43,8 +43,8 @@ def blocks(results: pd.DataFrame) -> list[Block]:
 class _Group(Cells):
     """The cells that differ by their seed alone."""
 
-    def __init__(self, key: dict[str, Any], varying: Sequence[str], rows: pd.DataFrame) -> None:
-        super().__init__(key, varying, rows)
+    def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, rows: pd.DataFrame) -> None:
+        super().__init__(key, varying, cells, rows)
         self.diverged = int((self.cells["status"] == "diverged").sum())
 
     def label(self) -> list[str]:
@@ -130,7 +130,7 @@ def _levels(groups: list[_Group]) -> Table:
     rows = []
     for group in groups:
         last = group.last_step()
-        reals, params = group.rows["state_reals"].iloc[0], group.rows["params"].iloc[0]
+        reals, params = group.column("state_reals"), group.column("params")
         row = [*group.label(), f"{params:,}", f"{reals:,}"]
         for name in ("state_rms", "norm_paper"):
             start, end = (group.by_seed(name, step=step, t=None) for step in (0, last))
@@ -163,9 +163,11 @@ def _along(groups: list[_Group]) -> Table:
     times = sorted(map(int, found["t"].unique()))
     rows = []
     for group in groups:
+        each = group.metric("state_rms").dropna(subset=["t", "value"]).groupby(["step", "t", "seed"])["value"].mean()
+        means = each.groupby(level=["step", "t"]).mean()
         for when, step in (("start", 0), ("end", group.last_step())):
-            values = [group.by_seed("state_rms", step=step, t=t) for t in times]
-            rows.append([*group.label(), when, *map(_mean, values)])
+            values = [_figure(means.get((step, t))) for t in times]
+            rows.append([*group.label(), when, *values])
     heads = [f"t={t}" for t in times]
     return Table(
         title="Along the sequence: rms state norm per real number at time t, mean over layers and seeds",
@@ -227,6 +229,8 @@ def _diagnostics(groups: list[_Group]) -> list[Block]:
 
 
 def _mean_sd(values: np.ndarray) -> str:
+    if not len(values):
+        return "-"
     sd = spread(values)
     return f"{values.mean():+.3f} ± " + ("-" if sd is None else f"{sd:.3f}")
 
@@ -236,7 +240,11 @@ def _number(value: float | None) -> str:
 
 
 def _mean(values: np.ndarray) -> str:
-    return f"{values.mean():#.3g}" if len(values) else "-"
+    return _figure(values.mean() if len(values) else None)
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:#.3g}"
 
 
 def _settling(values: np.ndarray) -> str:

@@ -44,8 +44,8 @@ class Timed(Cells):
     counted = COMPLETE_STATUSES
     shown = (*SHOWN, "compiled", "depth")
 
-    def __init__(self, key: dict[str, Any], varying: Sequence[str], rows: pd.DataFrame) -> None:
-        super().__init__(key, [name for name in varying if name not in HIDDEN], rows)
+    def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, rows: pd.DataFrame) -> None:
+        super().__init__(key, [name for name in varying if name not in HIDDEN], cells, rows)
         samples = self.metric("time").groupby(["seed", "process"], dropna=False)["value"]
         self.processes = [values.to_numpy(float) for _, values in samples]
         self.resampled = bootstrap_medians(self.processes) if self.processes else np.array([])
