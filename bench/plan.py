@@ -155,8 +155,7 @@ class Cell:
     @cached_property
     def id(self) -> str:
         """16 hexadecimal digits of a sha256 over the content."""
-        content = dataclasses.asdict(self)
-        del content["match"]
+        content = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "match"}
         if not self.compiled:
             del content["compiled"]  # a cell that is not compiled has the id that it had before there was the choice
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
