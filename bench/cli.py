@@ -106,23 +106,120 @@ def run(
             prepared = runner.begin(prepared, sys.argv[1:])
         except ValueError as error:
             _refuse(error)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a scheduler sends
     started = time.monotonic()
-    try:
-        names = _what_varies(prepared.cells)
-        with _ProgressLines(len(prepared.todo), runner.rounds(prepared.todo), names) as progress:
-            statuses = runner.measure(prepared, progress.ended)
-    except (KeyboardInterrupt, OSError) as error:
-        done = sum((prepared.folder / "cells" / f"{cell.id}.parquet").exists() for cell in prepared.mine)
-        interrupted = isinstance(error, KeyboardInterrupt)
-        message = f"{'interrupted' if interrupted else error}: {done} of {len(prepared.mine)} cells are kept"
-        typer.echo(f"{message}; go on with: bench run --resume {prepared.folder}", err=True)
-        raise typer.Exit(130 if interrupted else 1) from None
+    statuses = _measure(prepared)
     view = View(baseline=baseline)
     only = statuses if prepared.execution.shard else None
     incomplete = _report([prepared.folder], as_json, view, unverified, only)
     typer.echo(f"{prepared.folder}: {time.monotonic() - started:.0f} s", err=True)
     raise typer.Exit(max(runner.exit_code(statuses.values(), strict), incomplete))
+
+
+@app.command()
+def rerun(
+    cell: Annotated[str, typer.Argument(help="A cell's id, or its first digits, at least 6.")],
+    runs: Annotated[list[Path] | None, typer.Argument(help="Runs to look in.  [default: all in --out]")] = None,
+    device: Annotated[str | None, typer.Option(help="cuda, cuda:N or cpu.  [default: as it was]")] = None,
+    plugin: Annotated[Listed, typer.Option("--plugin", help="Where its plugin files lie now, if they moved.")] = None,
+    data: Annotated[str | None, typer.Option(help="Where its data lie now, if they moved.")] = None,
+    out: Out = Path("results"),
+    name: Annotated[str | None, typer.Option("--run", help="The new run's name.  [default: date and suite]")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that it may take.  [default: 3600]")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measures one cell again, as a run of its own, and compares.
+
+    Says first what differs from then in code, packages, machine and threads; it gets as many threads as it had.
+
+    Exit status 0: it ended ok, diverged or unconverged, whatever its values; 1: it did not; 2: a wrong command, or a
+    cell that is another under today's code; 130: interrupted.
+    """
+    from bench import runner, store
+    from bench.engines import local
+    from bench.report import difference, provenance
+    from bench.report.blocks import Note
+
+    with _warnings_as_lines():
+        try:
+            cell_id, place = runner.find_cell(cell, _folders(runs or [out], out, None))
+            execution = runner.Execution.parse(out=out, run=name, timeout=timeout)
+            files = plugin or []
+            prepared = runner.prepare_rerun(cell_id, place, execution, device=device, plugin=files, data=data)
+        except ValueError as error:
+            _refuse(error)
+        before = store.read_results(place)
+    before = before[before["cell_id"] == cell_id]
+    then = provenance.Provenance.of_cells(before, [place])
+    now = provenance.Provenance.of_process(prepared.hashes, prepared.probes, local.threads(prepared.jobs))
+    blocks: list[Any] = [Note(f"cell {cell_id} of {place.name}: {difference.described(before)}")]
+    if then.facts:
+        blocks += provenance.differences(then, now, "then", "now")
+    if not as_json:
+        _show(blocks, as_json)
+    started = time.monotonic()
+    try:
+        prepared = runner.begin(prepared, sys.argv[1:])
+    except ValueError as error:
+        _refuse(error)
+    statuses = _measure(prepared)
+    after = store.read_results(prepared.folder)
+    found = [Note(f"now: {difference.ended(after)}"), *difference.again(before, after)]
+    _show([*blocks, *found] if as_json else found, as_json)
+    typer.echo(f"{prepared.folder}: {time.monotonic() - started:.0f} s", err=True)
+    raise typer.Exit(runner.exit_code(statuses.values(), strict=False))
+
+
+@app.command()
+def diff(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A run, or a folder of runs, read as one.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="What is compared with it.")],
+    metric: Annotated[str | None, typer.Option(help="A measure of the suites.  [default: all]")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="0.05: a mean that is worse by more than 5 % of A's is a fault without a test.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="A cell that was ok must still be, or exit 1.")] = False,
+    correction: Annotated[str, typer.Option(help="holm or benjamini-hochberg, over all that changed.")] = "holm",
+    out: Out = Path("results"),
+    plugin: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Compares two sets of results: cells, statuses, values.
+
+    Cells are the same where their ids are. Values are compared by a test paired by seed, which three seeds are too few
+    for: then --tolerance is what makes a worse mean a fault.
+
+    Exit status 0: nothing is missing or worse; 1: a cell or a value is missing, a cell changed from ok, diverged,
+    unconverged or unsupported to another status, a measure is worse, or a part could not be read; 2: a wrong command.
+    """
+    from bench import store
+    from bench.options import unknown
+    from bench.report import comparison, difference, provenance
+    from bench.report.blocks import Note
+
+    sides = [_folders([path], out, plugin) for path in (first, second)]
+    try:
+        if correction not in (corrections := get_args(comparison.Correction)):
+            raise unknown("correction in --correction", correction, corrections)
+        if tolerance is not None and not 0 <= tolerance < float("inf"):
+            raise ValueError(f"--tolerance is {tolerance:g}: a share of the mean, 0 or more")
+        with _warnings_as_lines() as caught:
+            before, after = (store.read_results(*folders) for folders in sides)
+        if before.empty:
+            raise ValueError(f"{first}: its runs have no cells, so there is nothing to compare with")
+        found = difference.difference(
+            before, after, metric=metric, tolerance=tolerance, strict=strict,
+            correction=cast(comparison.Correction, correction),
+        )  # fmt: skip
+    except ValueError as error:
+        _refuse(error)
+    old, new = (provenance.Provenance.of_cells(*side) for side in ((before, sides[0]), (after, sides[1])))
+    heads = [
+        Note(f"{name}: {path}, {results['cell_id'].nunique()} cells")
+        for name, path, results in (("A", first, before), ("B", second, after))
+    ]
+    _show([*heads, *provenance.differences(old, new, "A", "B"), *difference.blocks(found)], as_json)
+    incomplete = any(issubclass(warning.category, store.IncompleteResults) for warning in caught)
+    raise typer.Exit(int(found.fault or incomplete))
 
 
 @app.command("report")
@@ -534,6 +631,23 @@ def _folders(runs: list[Path] | None, out: Path, plugin: list[str] | None) -> li
         except ValueError as error:
             _refuse(error)
     return folders
+
+
+def _measure(prepared: Any) -> dict[str, str]:
+    """Measures a run that has begun, with progress on stderr; what interrupts it ends the command."""
+    from bench import runner
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a scheduler sends
+    try:
+        names = _what_varies(prepared.cells)
+        with _ProgressLines(len(prepared.todo), runner.rounds(prepared.todo), names) as progress:
+            return runner.measure(prepared, progress.ended)
+    except (KeyboardInterrupt, OSError) as error:
+        done = sum((prepared.folder / "cells" / f"{cell.id}.parquet").exists() for cell in prepared.mine)
+        interrupted = isinstance(error, KeyboardInterrupt)
+        message = f"{'interrupted' if interrupted else error}: {done} of {len(prepared.mine)} cells are kept"
+        typer.echo(f"{message}; go on with: bench run --resume {prepared.folder}", err=True)
+        raise typer.Exit(130 if interrupted else 1) from None
 
 
 def _report(

@@ -432,6 +432,21 @@ def _task_choices(name: str, cls: type, varied: Mapping[str, list[Any]]) -> list
     return found
 
 
+def current(cell: Cell) -> Cell:
+    """A stored cell as this code plans it: with the version of its suite, and all options that there are now.
+
+    ValueError: the model, task or suite is not here, or lacks an option that the cell has.
+    """
+    layer, task, suite = cell.layer, cell.task_object, cell.suite_object
+    return dataclasses.replace(
+        cell,
+        suite_version=suite.version,
+        options={key: getattr(layer, key) for key in fields(type(layer)) if key != "d_model"},
+        task_options={} if task is None else {key: getattr(task, key) for key in fields(type(task))},
+        factors={key: getattr(suite, key) for key in fields(type(suite)) if key != "d_model"},
+    )
+
+
 def shard(planned: list[Cell], text: str) -> list[Cell]:
     """Every N-th cell, from the I-th on, of the plan sorted by id: `I/N`, I = 1 .. N."""
     first, slash, count = text.partition("/")

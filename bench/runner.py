@@ -81,6 +81,41 @@ class Prepared:
     execution: Execution
 
 
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """What a run.json says: what was asked for, the plan, device and code, and whether parameters are kept."""
+
+    request: Request
+    cells: list[Cell]
+    device: str
+    code: dict[str, str]
+    params: bool
+
+    @classmethod
+    def read(cls, folder: Path, what: str) -> Stored:
+        """ValueError, which begins with `what`: the file is damaged, or another version's."""
+        content = store.load_json(folder / "run.json")
+        try:
+            return cls(
+                Request(**content["request"]),
+                [Cell(**cell["cell"]) for cell in content["cells"]],
+                content["device"],
+                dict(content["code"]),
+                content["params"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{what}: its run.json cannot be used: {type(error).__name__}: {error}") from error
+
+    def moved(self, plugin: str | Path | Iterable[str | Path], data: str | None) -> Request:
+        """The request with its plugin files and data where they lie now, if they have moved; plugins are loaded."""
+        moved = paths("plugin", plugin) or self.request.plugin
+        request = dataclasses.replace(self.request, plugin=moved, data=self.request.data if data is None else data)
+        _check_data(request)
+        for path in request.plugin:
+            registry.load_file(Path(path))
+        return request
+
+
 class Refused(ValueError):
     """A command that cannot be carried out as it stands; nothing was changed."""
 
@@ -158,7 +193,7 @@ def prepare(request: Request, execution: Execution, *, allow_changed_code: bool 
     first_suite = parse_name(request.suite[0])[0]
     planned = plan.cells(request, "cpu", request.preset or "quick")  # what is wrong is said before a device is sought
     _check_reachable(planned)
-    folder = execution.out / (name or f"{datetime.now():%Y%m%d-%H%M%S}-{first_suite}")
+    folder = execution.out / (name or _dated(first_suite))
     _check_writable(folder)
     device, probes = find_device(request.device, request.backends)
     preset = request.preset or ("default" if device.startswith("cuda") else "quick")
@@ -193,29 +228,95 @@ def prepare_resume(
     for status in statuses:
         if status not in store.STATUSES:
             raise unknown("status in --retry", status, store.STATUSES)
-    content = store.load_json(folder / "run.json")
-    try:
-        request = Request(**content["request"])
-        cells = [Cell(**cell["cell"]) for cell in content["cells"]]
-        device, code, params = content["device"], dict(content["code"]), content["params"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"--resume {run}: its run.json cannot be used: {type(error).__name__}: {error}") from error
-    moved = paths("plugin", plugin)
-    request = dataclasses.replace(
-        request, plugin=moved or request.plugin, data=data if data is not None else request.data
-    )
-    _check_data(request)
-    for path in request.plugin:
-        registry.load_file(Path(path))
+    stored = Stored.read(folder, f"--resume {run}")
+    request = stored.moved(plugin, data)
     hashes = registry.code()
-    _check_code(f"--resume {run}", code, hashes, allow_changed_code)
+    _check_code(f"--resume {run}", stored.code, hashes, allow_changed_code)
+    cells = stored.cells
     mine = plan.shard(cells, execution.shard) if execution.shard else cells
     todo = [cell for cell in mine if store.status(folder, cell.id) in ("interrupted", *statuses)]
     _check_writable(folder)
-    device, probes = find_device(device, request.backends)
-    execution = dataclasses.replace(execution, params=params)
+    device, probes = find_device(stored.device, request.backends)
+    execution = dataclasses.replace(execution, params=stored.params)
     jobs = choose_jobs(execution.jobs, device, todo)
     return Prepared(cells, mine, todo, folder, device, probes, request, hashes, True, jobs, execution)
+
+
+SHORTEST_ID = 6
+"""Digits of a cell's id from which on it may stand for the whole."""
+
+
+def find_cell(text: str, folders: list[Path]) -> tuple[str, Path]:
+    """The id that begins with `text`, and of these runs the one that has its newest result.
+
+    ValueError: shorter than `SHORTEST_ID`, no such cell, or several.
+    """
+    require(len(text) >= SHORTEST_ID, f"cell {text!r}: give at least {SHORTEST_ID} digits of its id")
+    found: dict[str, list[Path]] = {}
+    for folder in folders:
+        for cell in store.load_json(folder / "run.json").get("cells", []):
+            if cell["id"].startswith(text.lower()):
+                found.setdefault(cell["id"], []).append(folder)
+    runs = folders[0].name if len(folders) == 1 else f"these {len(folders)} runs"
+    require(bool(found), f"no cell {text} in {runs}: reports and `bench run --plan` show the ids")
+    require(len(found) == 1, f"cell {text} may be any of {', '.join(sorted(found))}: give more digits")
+    ((cell_id, places),) = found.items()
+    return cell_id, max(reversed(places), key=lambda folder: store.first(folder, cell_id, "started_at") or "")
+
+
+def prepare_rerun(
+    cell_id: str,
+    place: Path,
+    execution: Execution,
+    *,
+    device: str | None = None,
+    plugin: str | Path | Iterable[str | Path] = (),
+    data: str | None = None,
+) -> Prepared:
+    """One cell of the run in `place` as a run of its own, with as many threads as it had, under whatever code is here.
+
+    `device`, `plugin` and `data` say where it is measured, and where what it needs lies now. ValueError: under this
+    code the cell's content is another, so that nothing measured now would be the same cell.
+    """
+    stored = Stored.read(place, place.name)
+    cell = next((cell for cell in stored.cells if cell.id == cell_id), None)
+    require(cell is not None, f"{place.name}: what it says of cell {cell_id} has another id under this code")
+    assert cell is not None
+    request = dataclasses.replace(stored.moved(plugin, data), backends=[cell.backend])
+    now = plan.current(cell)
+    require(now.id == cell.id, f"cell {cell.id} is another under this code: {'; '.join(_changed(cell, now))}")
+    folder = execution.out / (execution.run or _dated(cell.suite))
+    _check_writable(folder)
+    hashes = registry.code()
+    if (folder / "run.json").exists():
+        _check_joins(folder, [cell], hashes, None, allowed=False)
+    asked = Request.parse(suite=[cell.suite], device=device or stored.device).device
+    found, probes = find_device(asked, request.backends)
+    require(
+        found.partition(":")[0] == cell.device,
+        f"--device {asked}: cell {cell.id} is one of {cell.device}, and on {found} it would be another",
+    )
+    threads = store.first(place, cell.id, "threads")
+    processors = range(1, (os.cpu_count() or 1) + 1)
+    jobs = next((n for n in processors if local.threads(n) == threads), choose_jobs(None, found, [cell]))
+    execution = dataclasses.replace(execution, params=stored.params)
+    return Prepared([cell], [cell], [cell], folder, found, probes, request, hashes, False, jobs, execution)
+
+
+def _changed(before: Cell, now: Cell) -> list[str]:
+    """What makes two ids of a cell differ: the names, with what they are and were."""
+    found = []
+    for name, old in dataclasses.asdict(before).items():
+        new = getattr(now, name)
+        if isinstance(old, Mapping):
+            found += [
+                f"{key} is {value}, and was {old[key]}" if key in old else f"{key} is new, and {value}"
+                for key, value in new.items()
+                if old.get(key) != value
+            ]
+        elif old != new:
+            found.append(f"{name} is {new}, and was {old}")
+    return found
 
 
 def find_device(device: str, backends: list[str]) -> tuple[str, dict[str, dict[str, Any]]]:
@@ -386,6 +487,11 @@ def _plan(prepared: Prepared, command: list[str]) -> dict[str, Any]:
             {"id": cell.id, "columns": cell.columns(), "cell": dataclasses.asdict(cell)} for cell in prepared.cells
         ],
     }
+
+
+def _dated(suite: str) -> str:
+    """A run's name where none is given."""
+    return f"{datetime.now():%Y%m%d-%H%M%S}-{suite}"
 
 
 def _names(cls: type) -> set[str]:

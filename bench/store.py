@@ -200,12 +200,12 @@ def stamp(path: Path) -> tuple[int, int] | None:
 
 def status(folder: Path, cell_id: str) -> str:
     """The status of a cell of a run; `interrupted` where it has no file, or one that cannot be read."""
-    return _first(folder, cell_id, "status") or "interrupted"
+    return first(folder, cell_id, "status") or "interrupted"
 
 
 def duration(folder: Path, cell_id: str) -> float | None:
     """How many seconds a cell took that ended ok, else None."""
-    return _first(folder, cell_id, "duration_s") if status(folder, cell_id) == "ok" else None
+    return first(folder, cell_id, "duration_s") if status(folder, cell_id) == "ok" else None
 
 
 def file(folder: Path, cell_id: str) -> Path:
@@ -213,7 +213,8 @@ def file(folder: Path, cell_id: str) -> Path:
     return folder / "cells" / f"{cell_id}.parquet"
 
 
-def _first(folder: Path, cell_id: str, column: str) -> Any:
+def first(folder: Path, cell_id: str, column: str) -> Any:
+    """What a column holds in the first row of a cell's file; None without a file, or where it cannot be read."""
     try:
         return _load(file(folder, cell_id), [column])[column][0].as_py()
     except (pa.ArrowException, OSError, IndexError, KeyError):

@@ -1,7 +1,6 @@
 """`bench table` and `bench why`: the right numbers, marks and notes from stores that are not as one would wish."""
 
 import csv
-import hashlib
 import io
 import json
 import re
@@ -9,52 +8,15 @@ import re
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
+from made_store import cell, id_of, invoke, run_of, seeds
 
 from bench import store
-from bench.cli import app
 from bench.report import comparison, estimates, tables, why, writers
 from bench.report.writers import CELLS
 
 pytestmark = pytest.mark.filterwarnings("default::bench.store.IncompleteResults")
 
 NAME = "a_b&c%d#e[x=1]"
-
-
-def id_of(model, task, seed, depth=2):
-    return hashlib.sha256(f"{model}/{task}/{depth}/{seed}".encode()).hexdigest()[:16]
-
-
-def cell(model, seed, value=None, status="ok", task="digits", metric="accuracy", started=0, **columns):
-    """(id, columns, rows) of a cell of the suite accuracy."""
-    factors = {"recipe": "quick", "steps": 500}
-    made = {
-        "schema_version": 1, "suite": "accuracy", "suite_version": 1, "model": model, "options": "{}",
-        "backend": "torch", "device": "cpu", "dtype": "float32", "task": task, "depth": 2, "d_model": 32,
-        "seed": seed, "factors": json.dumps(factors), "compiled": False, "recipe": "quick", "status": status,
-        "code": "c0de", "env_id": "env", "started_at": f"2026-01-0{1 + started}T00:00:00.000+00:00",
-    } | columns  # fmt: skip
-    made["cell_id"] = id_of(model, task, seed, made["depth"])
-    rows = [] if value is None else [{"metric": metric, "value": value, "split": "test", "step": 10}]
-    return made, rows
-
-
-def run_of(folder, cells):
-    (folder / "cells").mkdir(parents=True)
-    for columns, rows in cells:
-        if columns["status"] != "interrupted":
-            file = folder / "cells" / f"{columns['cell_id']}.parquet"
-            store.write(file, store.table(columns | {"run_id": folder.name}, rows))
-    plan = [
-        {"id": columns["cell_id"], "columns": {key: value for key, value in columns.items() if key != "status"}}
-        for columns, _ in cells
-    ]
-    (folder / "run.json").write_text(json.dumps({"created": folder.name, "cells": plan}))
-    return folder
-
-
-def seeds(model, values, **columns):
-    return [cell(model, seed, value, **columns) for seed, value in enumerate(values)]
 
 
 @pytest.fixture
@@ -361,10 +323,6 @@ def test_markdown_and_html_show_the_same_numbers_and_escape_names(build):
 
 
 # The command.
-
-
-def invoke(*words):
-    return CliRunner().invoke(app, list(map(str, words)))
 
 
 def test_the_command_prints_each_format_and_why_finds_the_cells(tmp_path):

@@ -143,6 +143,11 @@ def processors(jobs: int) -> Iterator[list[int]]:
         yield usable[i::jobs] or [usable[i % len(usable)]]
 
 
+def threads(jobs: int) -> int:
+    """How many threads the first of so many workers has."""
+    return len(next(processors(jobs))[: threads_allowed()])
+
+
 class _Slot:
     """A place for one worker at a time, which measures one cell after another of its backend."""
 

@@ -65,7 +65,7 @@ class Grid:
                 f"{place}: its cells differ in {name} ({', '.join(values_)}): name it in --rows or --columns, or "
                 f"choose one with --where {name}={values_[0]}"
             )
-        values = _by_cell(measure, results)
+        values = by_cell(measure, results)
         entries: dict[tuple[tuple[str, ...], tuple[str, ...]], Entry] = {}
         for key, group in cells.groupby([*rows, *columns], dropna=False, sort=False):
             texts = tuple(_text(value) for value in key)
@@ -87,7 +87,7 @@ class Grid:
         )  # fmt: skip
 
 
-def _by_cell(measure: Measure, results: pd.DataFrame) -> dict[str, dict[int | None, float]]:
+def by_cell(measure: Measure, results: pd.DataFrame) -> dict[str, dict[int | None, float]]:
     """cell_id -> process -> value; the process is None where it is not what repeats."""
     if measure.repeats == "seed":
         return {str(cell): {None: float(value)} for cell, value in measure.values(results).items()}

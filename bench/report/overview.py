@@ -14,6 +14,7 @@ from bench.contract import View
 from bench.report.blocks import Block, Note, Table
 from bench.report.cells import told_apart
 from bench.report.figures import Figure
+from bench.report.provenance import commit
 
 FAILURES_SHOWN = 20
 WORST_FIRST = (
@@ -158,12 +159,11 @@ def measured_on(results: pd.DataFrame, folders: list[Path]) -> list[Block]:
         for path in sorted((folder / "environments").glob("*.json")):
             e = store.load_json(path)
             packages = ", ".join(f"{k} {v}" for k, v in e.get("packages", {}).items() if k in ("torch", "jax", "numpy"))
-            commit = (e.get("commit") or "no commit")[:10] + (" with changes" if e.get("dirty") else "")
             gpus = ", ".join(e.get("gpus") or []) or "no GPU"
             found.append(
                 Note(
                     f"\nMeasured on: {e.get('cpu')}, {e.get('cores')} cores, {e.get('memory_gib')} GiB; {gpus}; "
-                    f"Python {e.get('python')}, {packages}; {commit}"
+                    f"Python {e.get('python')}, {packages}; {commit(e)}"
                 )
             )
     cells = results.drop_duplicates("cell_id")
