@@ -51,7 +51,7 @@ def page(contents: Contents) -> str:
 
 
 def _policy(scripts: Iterable[str]) -> str:
-    """Nothing is loaded from anywhere, and no script runs but those of this file, not even one that data would bring."""
+    """Nothing is loaded from anywhere, and no script runs but those of this file: none that data would bring."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{one}'" for one in hashes)
     rules = [
