@@ -23,6 +23,8 @@ from bench.report.sheet import Sheet
 
 WEB = Path(__file__).parent / "web"
 """Style and script of the page, and the libraries that it uses as their authors published them (vendored.json)."""
+ON_LIGHT, ON_DARK = {"#F0E442": "#9C942B"}, {"#000000": "#FFFFFF"}
+"""What stands for the yellow and the black of figures."""
 LONG = 48
 """Letters from which on a cell's text may be broken into lines."""
 
@@ -87,11 +89,13 @@ def _library(name: str) -> str:
 
 
 def _colours() -> str:
-    """Those of all figures; black is white where the page is dark."""
-    named = [f"--series-{i}: {colour};" for i, colour in enumerate(COLOURS)]
-    black = COLOURS.index("#000000")
-    dark = f"@media screen and (prefers-color-scheme: dark) {{ :root {{ --series-{black}: #ffffff; }} }}"
-    return f":root {{ {' '.join(named)} }}\n{dark}"
+    """Those of all figures, but what a screen's background would swallow."""
+    found = []
+    for start, others in (("", ON_LIGHT), ("@media screen and (prefers-color-scheme: dark)", ON_DARK)):
+        named = " ".join(f"--series-{i}: {others.get(colour, colour)};" for i, colour in enumerate(COLOURS))
+        rule = f":root {{ {named} }}"
+        found.append(f"{start} {{ {rule} }}" if start else rule)
+    return "\n".join(found)
 
 
 def data(value: Any) -> str:

@@ -187,7 +187,7 @@ function drawHeat(panel, width, limits) {
   const say = (cell) => `${panel.x_label}: ${cell.x}\n${panel.y_label}: ${cell.y}\n${panel.value_label}: ${shown(cell.value)}`;
   const near = Plot.pointer({ x: "x", y: "y", maxRadius: 60 });
   const svg = Plot.plot({
-    width, height: Math.round(Math.min(320, Math.max(200, 0.55 * width))), marginLeft: 48, marginBottom: 40, marginTop: 26,
+    width, height: Math.round(Math.min(300, Math.max(180, 0.5 * width))), marginLeft: 48, marginBottom: 40, marginTop: 6,
     x: { type: "band", domain: panel.columns, label: panel.x_label, ticks: every(panel.columns, 8), padding: 0 },
     y: { type: "band", domain: panel.rows.slice().reverse(), label: panel.y_label, ticks: every(panel.rows, 8), padding: 0 },
     color: { type: "log", scheme: "cividis", domain: limits },
@@ -200,34 +200,45 @@ function drawHeat(panel, width, limits) {
   return { svg, places: all, say };
 }
 
-function withKeys(svg, panel, places, say, live) {
+// The keys go through the values one by one, also through those that lie on one another, where a pointer finds only one.
+function withKeys(svg, panel, places, say, tip) {
   svg.setAttribute("tabindex", "0");
   svg.setAttribute("role", "group");
   svg.setAttribute("aria-label", `Chart ${panel.title}: ${panel.y_label} over ${panel.x_label}. Arrow keys read the values.`);
   const x = svg.scale("x"), y = svg.scale("y");
   const middle = (scale, value) => scale.apply(value) + (scale.bandwidth ?? 0) / 2;
   const lines = Array.from(d3.group(places, (one) => one.series ?? one.y).values());
+  const ring = drawn("circle", { r: 6, fill: "none", stroke: "currentColor", "stroke-width": 2, "pointer-events": "none" });
   let line = 0, at = -1;
 
-  function point(type, place) {
-    const box = svg.getBoundingClientRect();
-    const scale = box.width / svg.viewBox.baseVal.width;
-    const where = place ? { clientX: box.left + scale * middle(x, place.x), clientY: box.top + scale * middle(y, place.y) } : {};
-    svg.dispatchEvent(new PointerEvent(type, { bubbles: true, pointerType: "mouse", ...where }));
+  function hide() {
+    ring.remove();
+    tip.textContent = "";
+  }
+
+  function point(place) {
+    const { width, height } = svg.viewBox.baseVal;
+    const left = middle(x, place.x), top = middle(y, place.y);
+    ring.setAttribute("cx", left);
+    ring.setAttribute("cy", top);
+    svg.append(ring);
+    tip.textContent = say(place);
+    tip.style.left = `${(100 * left) / width}%`;
+    tip.style.top = `${(100 * top) / height}%`;
+    tip.style.translate = `${left > width / 2 ? "calc(-100% - 12px)" : "12px"} -50%`;
   }
 
   svg.addEventListener("keydown", (event) => {
     const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
-    if (event.key === "Escape") { at = -1; live.textContent = ""; point("pointerleave"); }
+    if (event.key === "Escape") hide();
     if (!step || !lines.length) return;
     event.preventDefault();
     line = (line + step[0] + lines.length) % lines.length;
     at = Math.max(0, Math.min(lines[line].length - 1, at + step[1]));
-    point("pointerenter", lines[line][at]);
-    point("pointermove", lines[line][at]);
-    live.textContent = say(lines[line][at]).replaceAll("\n", ", ");
+    point(lines[line][at]);
   });
-  svg.addEventListener("blur", () => { live.textContent = ""; point("pointerleave"); });
+  svg.addEventListener("blur", hide);
+  svg.addEventListener("pointermove", hide);
 }
 
 function heatLimits(panels) {
@@ -239,8 +250,6 @@ function prepareFigure(figure) {
   const content = read(figure.querySelector(".figure-data"));
   const limits = heatLimits(content.panels);
   const box = figure.querySelector(".panels");
-  const live = make("div", { className: "unseen", ariaLive: "polite" });
-  figure.append(live);
   legend(figure.querySelector(".legend"), content.panels, content.looks);
   const heat = content.panels.find((panel) => panel.kind === "heat");
   if (heat && limits[0] !== undefined) {
@@ -249,6 +258,11 @@ function prepareFigure(figure) {
   for (const panel of content.panels) {
     const place = make("div", { className: "panel" });
     if (panel.title) place.append(make("p", {}, panel.title));
+    const area = make("div", { className: "area" });
+    const tip = make("div", { className: "tip" });
+    tip.setAttribute("role", "status");
+    area.append(tip);
+    place.append(area);
     box.append(place);
     let before = 0;
     const draw = () => {
@@ -256,9 +270,9 @@ function prepareFigure(figure) {
       if (!width || width === before) return;
       before = width;
       const { svg, places, say } = panel.kind === "heat" ? drawHeat(panel, width, limits) : drawLines(panel, width);
-      withKeys(svg, panel, places, say, live);
-      place.querySelector(":scope > svg")?.remove();
-      place.append(svg);
+      withKeys(svg, panel, places, say, tip);
+      area.querySelector(":scope > svg")?.remove();
+      area.prepend(svg);
     };
     new ResizeObserver(draw).observe(place);
     draw();
