@@ -228,14 +228,23 @@ def report(
     out: Out = Path("results"),
     baseline: Baseline = None,
     unverified: Unverified = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page to this file instead, and print its name.")] = None,
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Shows what runs have measured: failures first. Exit status 1 where part of the results cannot be read."""
+    """Shows what runs have measured: failures first. Exit status 1 where part of the results cannot be read.
+
+    With --html as one file for a browser, which loads nothing: tables to sort and filter, figures, all rows.
+    """
     from bench.contract import View
 
+    if html is not None:
+        try:
+            _check_file(html, "--html")
+        except ValueError as error:
+            _refuse(error)
     folders = _folders(runs, out, plugin)
-    raise typer.Exit(_report(folders, as_json, View(baseline=baseline), unverified))
+    raise typer.Exit(_report(folders, as_json, View(baseline=baseline), unverified, html=html))
 
 
 @app.command()
@@ -650,10 +659,21 @@ def _measure(prepared: Any) -> dict[str, str]:
         raise typer.Exit(130 if interrupted else 1) from None
 
 
+def _check_file(path: Path, option: str) -> None:
+    """ValueError unless a file can be written there."""
+    if path.is_dir():
+        raise ValueError(f"{option} {path}: this is a folder: name a file in it")
+    if not path.parent.is_dir():
+        raise ValueError(f"{option} {path}: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"{option} {path}: nothing can be written into {path.parent}")
+
+
 def _report(
-    folders: list[Path], as_json: bool, view: Any, unverified: bool, only: Collection[str] | None = None
-) -> int:
-    """Prints the report, of `only` these cells; 1 where results could not be read, else 0."""
+    folders: list[Path], as_json: bool, view: Any, unverified: bool, only: Collection[str] | None = None,
+    html: Path | None = None,
+) -> int:  # fmt: skip
+    """Prints the report, of `only` these cells, or writes it as a page; 1 where results could not be read, else 0."""
     from bench import runner, store
     from bench.report import overview, terminal
     from bench.report.blocks import Note
@@ -670,14 +690,36 @@ def _report(
         runner.check_baseline(view.baseline, results["model"].dropna().unique())
     except ValueError as error:
         _refuse(error)
-    blocks = overview.report(results, folders, view, unverified)
+    parts: list[Any] = []
+    if html is None:
+        blocks = overview.report(results, folders, view, unverified)
+    else:
+        blocks, parts = _write_page(html, results, folders, view, unverified, [str(one.message) for one in caught])
+        typer.echo(html, err=as_json)
     if as_json:
         runs = [str(folder) for folder in folders]
         content = {"runs": runs, "counts": overview.counts(results), "blocks": json.loads(terminal.as_json(blocks))}
         typer.echo(json.dumps(content, ensure_ascii=False, indent=1))
-    else:
+    elif html is None:
         terminal.show(blocks)
-    return int(incomplete or any(isinstance(block, Note) and block.fault for block in blocks))
+    return int(incomplete or any(isinstance(block, Note) and block.fault for block in [*blocks, *parts]))
+
+
+def _write_page(
+    file: Path, results: Any, folders: list[Path], view: Any, unverified: bool, warned: list[str]
+) -> tuple[list[Any], list[Any]]:
+    """The blocks of the report, and notes on parts that the page alone has."""
+    from bench import store
+    from bench.report.contents import gather
+    from bench.report.page import page
+
+    with _warnings_as_lines():
+        found = gather(results, folders, view, unverified, list(dict.fromkeys(warned)))
+    try:
+        store.write_text(file, page(found))
+    except OSError as error:
+        _refuse(error)
+    return found.blocks(), [note for section in found.sections for note in section.notes]
 
 
 @contextlib.contextmanager

@@ -38,6 +38,7 @@ def test_the_wheel_holds_the_three_packages_and_nothing_else(wheel):
         path.relative_to(ROOT).as_posix() for p in ("bench", "models", "suites") for path in (ROOT / p).rglob("*.py")
     }
     assert shipped == tracked
+    assert {f"bench/report/web/{path.name}" for path in (ROOT / "bench" / "report" / "web").iterdir()} <= set(names)
 
 
 def test_the_wheel_works_in_an_empty_environment_from_an_empty_folder(wheel, tmp_path):

@@ -64,8 +64,7 @@ def draw(figure: Figure) -> Drawing:
     rows = -(-count // columns)
     drawing = Drawing(figsize=(COLUMN if count == 1 else PAGE, HEIGHT * rows), layout="constrained")
     axes = drawing.subplots(rows, columns, squeeze=False).ravel()
-    names = [s.name for panel in figure.panels if isinstance(panel, Panel) for s in panel.series]
-    looks = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    looks = looks_of(figure)
     heats = [panel for panel in figure.panels if isinstance(panel, Heat)]
     for ax, panel in zip(axes, figure.panels, strict=False):
         ax.set(title=_plain(panel.title), xlabel=_plain(panel.x_label), ylabel=_plain(panel.y_label))
@@ -80,6 +79,12 @@ def draw(figure: Figure) -> Drawing:
     _legend(drawing, looks, 4 if count > 1 else 2)
     drawing.suptitle(_plain(figure.title), fontsize=9)
     return drawing
+
+
+def looks_of(figure: Figure) -> dict[str, int]:
+    """The number of the colour, dash and marker of each name of a figure, in the order in which names first come."""
+    names = [series.name for panel in figure.panels if isinstance(panel, Panel) for series in panel.series]
+    return {name: i for i, name in enumerate(dict.fromkeys(names))}
 
 
 def _plain(text: str) -> str:

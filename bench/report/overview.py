@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -33,31 +33,38 @@ def report(
     Cells whose layer did not agree with the oracle before it was timed are left out, unless `unverified`.
     """
     found = failures(results)
-    results, left_out = (results, []) if unverified else verified(results)
+    kept, left_out = (results, []) if unverified else verified(results)
     found += left_out
-    view = view or View()
-    for suite in results["suite"].dropna().unique():
-        rows = results[results["suite"] == suite]
-        try:
-            cls = registry.find("suite", suite)
-        except ValueError as error:
-            found.append(Note(f"suite {suite} is not installed here, so its rows are not shown: {error}", warning=True))
-            continue
-        try:
-            found += _with_notes(cls().report(rows, view), matches(rows))
-        except Exception as error:  # one suite's fault must not hide the others' results
-            reason = f"{type(error).__name__}: {error}"
-            found.append(Note(f"suite {suite} failed to report on its rows, {reason}", warning=True, fault=True))
+    for suite, rows in by_suite(kept):
+        found += suite_blocks(suite, rows, view or View())
     return [*found, *measured_on(results, folders)]
+
+
+def by_suite(results: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The suites in the order in which they come, each with its rows."""
+    for suite in results["suite"].dropna().unique():
+        yield suite, results[results["suite"] == suite]
+
+
+def suite_blocks(suite: str, rows: pd.DataFrame, view: View) -> list[Block]:
+    """What a suite says of its rows; a warning where it cannot, for one suite's fault must not hide the others."""
+    try:
+        cls = registry.find("suite", suite)
+    except ValueError as error:
+        return [Note(f"suite {suite} is not installed here, so its rows are not shown: {error}", warning=True)]
+    try:
+        return _with_notes(cls().report(rows, view), matches(rows))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        return [Note(f"suite {suite} failed to report on its rows, {reason}", warning=True, fault=True)]
 
 
 def figures(results: pd.DataFrame, view: View) -> list[Figure]:
     """The figures of all suites that the rows are of; without cells that did not agree with the oracle."""
     results, _ = verified(results)
     found = []
-    for suite in results["suite"].dropna().unique():
-        cls = registry.find("suite", suite)
-        found += cls().figures(results[results["suite"] == suite], view)
+    for suite, rows in by_suite(results):
+        found += registry.find("suite", suite)().figures(rows, view)
     return found
 
 
