@@ -50,6 +50,16 @@ def seeds(model, values, **columns):
     return [cell(model, seed, value, **columns) for seed, value in enumerate(values)]
 
 
+def timed(model, times, seed=0, **columns):
+    """A cell of the suite throughput: a list of times for each process, in seconds."""
+    made, _ = cell(model, seed, suite="throughput", task=None, factors=json.dumps({"length": 64}), **columns)
+    rows = [
+        {"metric": "time", "value": value, "process": process, "sample": i}
+        for process, samples in enumerate(times) for i, value in enumerate(samples)
+    ]  # fmt: skip
+    return made, rows
+
+
 def invoke(*words):
     """The command line in this process: its exit status and what it printed."""
     return CliRunner().invoke(app, list(map(str, words)))

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from made_store import cell, id_of, invoke, run_of, seeds
+from made_store import cell, id_of, invoke, run_of, seeds, timed
 
 from bench import store
 from bench.report import comparison, estimates, tables, why, writers
@@ -170,16 +170,6 @@ def test_wrong_choices_are_refused(build, choices, says):
 
 
 # What spread is taken over; other statistics; differences from a row; all columns together.
-
-
-def timed(model, times, seed=0, **columns):
-    """A cell of the suite throughput: a list of times for each process, in seconds."""
-    made, _ = cell(model, seed, suite="throughput", task=None, factors=json.dumps({"length": 64}), **columns)
-    rows = [
-        {"metric": "time", "value": value, "process": process, "sample": i}
-        for process, samples in enumerate(times) for i, value in enumerate(samples)
-    ]  # fmt: skip
-    return made, rows
 
 
 def test_of_times_the_processes_are_what_repeats(build):

@@ -82,14 +82,14 @@ def gather(
         counts=overview.counts(results),
         warnings=[Note(text, warning=True) for text in warnings],
         failures=[*overview.failures(results), *left_out],
-        sections=[_section(suite, rows, view or View()) for suite, rows in overview.by_suite(kept)],
+        sections=[_section(suite, rows, view or View(), folders) for suite, rows in overview.by_suite(kept)],
         measured_on=overview.measured_on(results, list(folders)),
         provenance=[_runs(results, folders), *_machines(results, folders)],
         rows=rows_of(results),
     )
 
 
-def _section(suite: str, rows: pd.DataFrame, view: View) -> Section:
+def _section(suite: str, rows: pd.DataFrame, view: View, folders: Sequence[Path]) -> Section:
     """One part's fault must not hide the others."""
     blocks = overview.suite_blocks(suite, rows, view)
     sheet, figures, notes = None, [], []
@@ -98,7 +98,7 @@ def _section(suite: str, rows: pd.DataFrame, view: View) -> Section:
     except ValueError:  # the blocks say so
         return Section(suite, None, blocks, [], [])
     try:
-        sheet = tables.build(rows, suite=suite) if cls.measures else None
+        sheet = tables.build(rows, suite=suite, folders=folders) if cls.measures else None
     except ValueError as error:
         notes.append(Note(f"No table of this suite: {error}"))
     except Exception as error:

@@ -204,13 +204,13 @@ class Scores(ABC):
         said = [f"mean rank: over the {ranked.n} columns, 1 is best"]
         if ranked.p is None:
             return [what, said[0] + "."]
-        said.append(f"Friedman's test: p = {ranked.p:.2g} ({ranked.test})")
-        if ranked.p <= self.alpha:
+        told = ranked.p <= self.alpha
+        test = f"Friedman's test: p = {ranked.p:.2g} ({ranked.test})"
+        said.append(test if told else f"{test}, which does not tell the rows apart")
+        if told:
             sets = [" = ".join(", ".join(order[i]) for i in clique) for clique in ranked.cliques]
             said.append(f"ranks {ranked.critical_difference:.2f} apart differ (Nemenyi)")
             said.append("not told apart: " + "; ".join(sets) if sets else "all are told apart")
-        else:
-            said.append("which does not tell the rows apart")
         return [what, "; ".join(said) + "."]
 
 
