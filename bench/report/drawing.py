@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ TITLE, PANEL_TITLE, LEGEND = 9, 8, 7
 """Sizes of type in points."""
 HANDLE = 32.0
 """Points that a line or a marker takes in a legend before its text, with the space between columns."""
+ROOM = 0.05
+"""Of an axis, beyond what no value is beyond, so that markers there are whole."""
 BAND, FEW_BANDS = 0.2, 3
 """Opacity of a band, and up to how many series in a panel; of more it is half."""
 BELOW_AXES = 28.0
@@ -137,9 +140,10 @@ def _series(figure: Figure) -> list[Series]:
 @lru_cache(maxsize=4096)
 def _width(text: str, size: float) -> float:
     """Of a line, in points."""
-    from matplotlib.textpath import TextPath
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
 
-    return float(TextPath((0, 0), _plain(text), size=size).get_extents().width) if text.strip() else 0.0
+    return float(text_to_path.get_text_width_height_descent(text, FontProperties(size=size), ismath=False)[0])
 
 
 def _wrapped(text: str, width: float, size: float) -> str:
@@ -162,7 +166,8 @@ def _lines_of(labels: dict[str, str]) -> int:
 
 def _labels(figure: Figure) -> dict[str, str] | None:
     """What one legend for all panels says of each name; None where panels say different things of a name."""
-    notes: dict[str, dict[str, None]] = {series.name: {} for series in _series(figure)}
+    ordered = sorted(_series(figure), key=lambda series: series.style == "front")  # which comes last
+    notes: dict[str, dict[str, None]] = {series.name: {} for series in ordered}
     places: dict[str, list[str]] = {}
     for panel in figure.panels:
         for series in panel.series if isinstance(panel, Panel) else []:
@@ -249,11 +254,10 @@ def _lines(ax: Axes, panel: Panel, looks: dict[str, int]) -> None:
         above = 2 + 0.01 * DASHES.index(dashes)  # dashes show on a line that they lie on
         drawn: dict[str, Any] = {"color": colour, "label": _plain(series.name), "zorder": above}
         if series.style in ("points", "joined"):
-            ax.errorbar(
-                x, y, _bars(y, series.low, series.high, panel.log_y), _bars(x, series.x_low, series.x_high, panel.log_x),
-                marker=marker, linestyle=dashes if series.style == "joined" else "", capsize=1.5, elinewidth=0.8,
-                **drawn,
-            )  # fmt: skip
+            up = _bars(y, series.low, series.high, panel.log_y)
+            sideways = _bars(x, series.x_low, series.x_high, panel.log_x)
+            joined = dashes if series.style == "joined" else ""
+            ax.errorbar(x, y, up, sideways, marker=marker, linestyle=joined, capsize=1.5, elinewidth=0.8, **drawn)
         elif series.style == "theory":
             if series.name in measured:
                 drawn.pop("label")  # its points have it
@@ -269,11 +273,15 @@ def _lines(ax: Axes, panel: Panel, looks: dict[str, int]) -> None:
                 ax.fill_between(
                     x, low, high, color=colour, alpha=BAND if len(panel.series) <= FEW_BANDS else BAND / 2, linewidth=0
                 )
+    for log, (first, last), axis in (
+        (panel.log_x, ax.dataLim.intervalx, "x"), (panel.log_y, ax.dataLim.intervaly, "y"),
+    ):  # fmt: skip
+        if log and 0 < first <= last <= first * (1 + 1e-9):  # one value has no range of its own
+            ax.update_datalim([(first / 2,) * 2, (last * 2,) * 2], updatex=axis == "x", updatey=axis == "y")
     if panel.bounds:
-        low, high = panel.bounds
-        margin = 0.02 * (high - low)
-        shown = ax.get_ylim()
-        ax.set_ylim(max(shown[0], low - margin), min(shown[1], high + margin))
+        low, high = (max(ax.get_ylim()[0], panel.bounds[0]), min(ax.get_ylim()[1], panel.bounds[1]))
+        room = ROOM * (high - low)
+        ax.set_ylim(max(ax.get_ylim()[0], low - room), min(ax.get_ylim()[1], high + room))
 
 
 def _bars(values: np.ndarray, lower: Any, upper: Any, log: bool) -> list[np.ndarray] | None:
@@ -303,7 +311,7 @@ FEW, MANY = 5, 7
 """Ticks on an axis: the most that stand at values themselves, and the most of all."""
 APART = 1.5
 """By how much values must differ, as a ratio, to be ticks side by side."""
-SPARSE = 0.15
+SPARSE = 0.2
 """The least distance of ticks in equal steps, as a share of the axis."""
 
 
@@ -320,10 +328,10 @@ def log_ticks(low: float, high: float, values: np.ndarray) -> list[float]:
     if len(values) > 2 and (values > 0).all() and (np.log2(values[:-1]) % 1 == 0).all():
         return _powers(2, low, high, FEW)
     if high / low < 5:
-        found = []
-        for step in MaxNLocator(FEW).tick_values(low, high):
-            if low <= step <= high and (not found or math.log(step / found[-1]) >= SPARSE * math.log(high / low)):
-                found.append(float(step))
+        for most in range(FEW, 0, -1):
+            found = [float(step) for step in MaxNLocator(most).tick_values(low, high) if low <= step <= high]
+            if all(math.log(b / a) >= SPARSE * math.log(high / low) for a, b in pairwise(found)):
+                break
         return found
     tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1, 2, 5), (1, 3)):

@@ -93,7 +93,8 @@ def pareto(cost: Sequence[float] | np.ndarray, score: Sequence[float] | np.ndarr
     x, y = np.asarray(cost, float), np.asarray(score, float)
     no_worse = (x[None] <= x[:, None]) & (y[None] >= y[:, None])
     better = (x[None] < x[:, None]) | (y[None] > y[:, None])
-    return ~(no_worse & better).any(axis=1)
+    beaten: np.ndarray = (no_worse & better).any(axis=1)
+    return ~beaten
 
 
 def sparkline(values: Sequence[float] | np.ndarray, low: float, high: float) -> str:

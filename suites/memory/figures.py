@@ -39,9 +39,9 @@ def _over_length(
     sources = dict.fromkeys(source for source, _ in found)
     scale, unit = byte_unit([peak for _, curve in found for group in curve if (peak := group.measured)])
     series = []
-    for source, curve in found:
-        name = names[id(curve[0])]
-        curve = sorted(curve, key=lambda group: group.column("length"))
+    for source, cells in found:
+        name = names[id(cells[0])]
+        curve = sorted(cells, key=lambda group: group.column("length"))
         x = [group.column("length") for group in curve]
         peaks = [group.measured or 0.0 for group in curve]
         alike = [group for group in groups if names[id(group)] == name and group.key["mode"] == mode]
