@@ -29,8 +29,8 @@ IN_A_ROW = 3
 TICKS = 8
 """The most names along an axis of a heat map."""
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-"""Okabe and Ito's, which differ under every kind of colour-blindness; the brightest last."""
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7A7A7A")
+"""Okabe and Ito's, which differ under every kind of colour-blindness; a gray for their yellow, lost on white paper."""
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
@@ -122,7 +122,7 @@ def draw(figure: Figure) -> Drawing:
         ax.set_axis_off()
     if labels is None:
         for ax, own in zip(axes, legends, strict=False):
-            _legend_below(ax, own)
+            _legend_below(drawing, ax, own)
     _legend(drawing, labels or {}, ncols, caption)
     drawing.suptitle(_plain(title), fontsize=TITLE)
     return drawing
@@ -216,13 +216,13 @@ def _legend(drawing: Drawing, labels: dict[str, str], columns: int, caption: str
         )  # fmt: skip
 
 
-def _legend_below(ax: Axes, labels: dict[str, str]) -> None:
+def _legend_below(drawing: Drawing, ax: Axes, labels: dict[str, str]) -> None:
     """One under a panel."""
     from matplotlib.transforms import ScaledTranslation
 
     handles = _handles([ax])
     names = [name for name in labels if _plain(name) in handles]
-    below = ax.transAxes + ScaledTranslation(0, -BELOW_AXES / 72, ax.get_figure(root=True).dpi_scale_trans)
+    below = ax.transAxes + ScaledTranslation(0, -BELOW_AXES / 72, drawing.dpi_scale_trans)
     if names:
         ax.legend(
             [handles[_plain(name)] for name in names], [_plain(labels[name]) for name in names],
@@ -279,9 +279,10 @@ def _lines(ax: Axes, panel: Panel, looks: dict[str, int]) -> None:
         if log and 0 < first <= last <= first * (1 + 1e-9):  # one value has no range of its own
             ax.update_datalim([(first / 2,) * 2, (last * 2,) * 2], updatex=axis == "x", updatey=axis == "y")
     if panel.bounds:
-        low, high = (max(ax.get_ylim()[0], panel.bounds[0]), min(ax.get_ylim()[1], panel.bounds[1]))
-        room = ROOM * (high - low)
-        ax.set_ylim(max(ax.get_ylim()[0], low - room), min(ax.get_ylim()[1], high + room))
+        bottom, top = ax.get_ylim()
+        lowest, highest = panel.bounds
+        room = ROOM * (min(top, highest) - max(bottom, lowest))
+        ax.set_ylim(max(bottom, lowest - room), min(top, highest + room))
 
 
 def _bars(values: np.ndarray, lower: Any, upper: Any, log: bool) -> list[np.ndarray] | None:

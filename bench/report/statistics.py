@@ -93,8 +93,7 @@ def pareto(cost: Sequence[float] | np.ndarray, score: Sequence[float] | np.ndarr
     x, y = np.asarray(cost, float), np.asarray(score, float)
     no_worse = (x[None] <= x[:, None]) & (y[None] >= y[:, None])
     better = (x[None] < x[:, None]) | (y[None] > y[:, None])
-    beaten: np.ndarray = (no_worse & better).any(axis=1)
-    return ~beaten
+    return np.array([not row.any() for row in no_worse & better])
 
 
 def sparkline(values: Sequence[float] | np.ndarray, low: float, high: float) -> str:
