@@ -46,6 +46,43 @@ def told_apart(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     return [{name: _text(cell.get(name)) for name in names} for cell in whole]
 
 
+PLAIN = ("backend", "device", "dtype", "task", "recipe")
+"""Columns whose values say by themselves what they are of."""
+
+
+def legend(groups: Sequence[Cells], panels: Sequence[str] = ()) -> list[str]:
+    """The name of each group in a figure: its model, and what tells groups apart but for what `panels` names.
+
+    `panels` are the factors that make panels and axes. Where two of one panel would still have one name, the options
+    that they differ in follow.
+    """
+    told = told_apart([group.cells.iloc[0].to_dict() | {"seed": 0} for group in groups])
+    options = [json.loads(group.key["options"] or "{}") for group in groups]
+    alike: dict[tuple, list[dict[str, Any]]] = {}
+    for group, apart, own in zip(groups, told, options, strict=True):
+        alike.setdefault((group.key["model"], *apart.values()), []).append(own)
+    known = sorted({name for own in options for name in own})
+    differing = [n for n in known if any(len({_text(own.get(n)) for own in found}) > 1 for found in alike.values())]
+    names = []
+    for group, apart, own in zip(groups, told, options, strict=True):
+        values = {name: value for name, value in apart.items() if name not in panels}
+        values |= {name: _text(own.get(name)) for name in differing}
+        beside = (value if name in PLAIN else f"{name} {value}" for name, value in values.items() if value != "-")
+        names.append(", ".join([group.key["model"], *beside]))
+    return names
+
+
+def seeds_left(measured: int, planned: int) -> str:
+    """What is said of a group that lost seeds; nothing of one that lost none."""
+    return f"{measured}/{planned} seeds" if measured < planned else ""
+
+
+def lost(groups: Sequence[Cells]) -> list[str]:
+    """What is said of lengths that gave no number: which, and how their cells ended."""
+    gone = [group for group in groups if not group.ok]
+    return [f"none at {group.key['length']:,}: {' '.join(sorted(set(group.cells['status'])))}" for group in gone]
+
+
 def _text(value: Any) -> str:
     return "-" if value is None or pd.isna(value) else str(value)
 

@@ -77,6 +77,35 @@ class Profile:
     confidence: float
 
 
+@dataclass(frozen=True)
+class Course:
+    """Means over seeds at several points, and their intervals: (points,) each, NaN where there is none.
+
+    `n` is how many seeds have values; `low` and `high` are None where no point has an interval.
+    """
+
+    value: np.ndarray
+    low: np.ndarray | None
+    high: np.ndarray | None
+    n: int
+
+
+def course(scores: Sequence[Sequence[float]] | np.ndarray, *, confidence: float = 0.95) -> Course:
+    """`mean` of each point of scores (points, seeds), all of the same seeds.
+
+    Seeds without any value are left out. Where one of the others has none, or one that is not finite, there is no mean:
+    it would be of other seeds than its neighbours'.
+    """
+    found = np.asarray(scores, float)
+    finite = np.isfinite(found)
+    found, finite = found[:, finite.any(axis=0)], finite[:, finite.any(axis=0)]
+    whole = finite.all(axis=1) & (found.shape[1] > 0)
+    means = [mean(row, confidence=confidence) if ok else Estimate() for row, ok in zip(found, whole, strict=True)]
+    value, low, high = (np.array([getattr(one, name) for one in means], float) for name in ("value", "low", "high"))
+    none = not np.isfinite(low).any()
+    return Course(value, None if none else low, None if none else high, found.shape[1])
+
+
 def mean(
     scores: Sequence[float] | np.ndarray, *, confidence: float = 0.95, method: Method | None = None, seed: int = 0
 ) -> Estimate:

@@ -227,7 +227,8 @@ def _figure(id_: str, figure: Figure) -> str:
         f'<figure id="{id_}" aria-labelledby="{id_}-title">'
         f'<figcaption id="{id_}-title">{escape(figure.title)}</figcaption>'
         '<div class="legend"></div><div class="panels"></div>'
-        f'<details class="values"><summary>Values of this figure</summary></details>'
+        + (f'<p class="note">{escape(figure.caption)}</p>' if figure.caption else "")
+        + f'<details class="values"><summary>Values of this figure</summary></details>'
         f'<script type="application/json" class="figure-data">{data(figure_data(figure))}</script>'
         "<noscript><p>Figures are drawn by a script; without one, the tables hold the numbers.</p></noscript></figure>"
     )
@@ -244,16 +245,14 @@ def figure_data(figure: Figure) -> dict[str, Any]:
 
 def _lines(panel: Panel, looks: dict[str, int]) -> dict[str, Any]:
     series = [
-        {
-            "name": one.name, "look": looks[one.name], "style": one.style, "x": _finite(one.x), "y": _finite(one.y),
-            "low": None if one.low is None else _finite(one.low),
-            "high": None if one.high is None else _finite(one.high),
-        }
+        {"name": one.name, "note": one.note, "look": looks.get(one.name), "style": one.style}
+        | {name: None if (values := getattr(one, name)) is None else _finite(values)
+           for name in ("x", "y", "low", "high", "x_low", "x_high")}
         for one in panel.series
     ]  # fmt: skip
     return {
         "kind": "lines", "title": panel.title, "x_label": panel.x_label, "y_label": panel.y_label,
-        "log_x": panel.log_x, "log_y": panel.log_y, "series": series,
+        "log_x": panel.log_x, "log_y": panel.log_y, "bounds": panel.bounds, "series": series,
     }  # fmt: skip
 
 

@@ -88,6 +88,14 @@ def crossings(x: Sequence[float], first: Sequence[float], second: Sequence[float
     return found
 
 
+def pareto(cost: Sequence[float] | np.ndarray, score: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Which points no other beats, (points,): none costs no more and scores no less, and one of both truly so."""
+    x, y = np.asarray(cost, float), np.asarray(score, float)
+    no_worse = (x[None] <= x[:, None]) & (y[None] >= y[:, None])
+    better = (x[None] < x[:, None]) | (y[None] > y[:, None])
+    return np.array([not row.any() for row in no_worse & better])
+
+
 def sparkline(values: Sequence[float] | np.ndarray, low: float, high: float) -> str:
     """One bar a value, from `low` to `high`; a dot for a value that is not finite."""
     span = high - low

@@ -24,7 +24,7 @@ PARTIAL = "!: some seeds did not end ok, and the mean is over those that did."
 
 def blocks(results: pd.DataFrame) -> list[Block]:
     """Scores by task, and how the training went."""
-    groups = list(_Group.of(results))
+    groups = list(Group.of(results))
     if not groups:
         return [Note("no cells")]
     found: list[Block] = []
@@ -35,7 +35,7 @@ def blocks(results: pd.DataFrame) -> list[Block]:
     return [*found, _course(measured)] if measured else found
 
 
-class _Group(Cells):
+class Group(Cells):
     """The cells that differ by their seed alone. A recipe's own values vary by task and model, and are not shown."""
 
     shown = ("backend", "device", "dtype")
@@ -60,7 +60,7 @@ class _Group(Cells):
         return rows[rows["step"] == rows["cell_id"].map(steps)]["value"].to_numpy(float)
 
 
-def _scores(groups: list[_Group], last: bool) -> Table:
+def _scores(groups: list[Group], last: bool) -> Table:
     """The table of one task; what its columns mean stands under the last."""
     floors: dict[str, float] = next((group.facts["floors"] for group in groups if group.facts.get("floors")), {})
     rows = []
@@ -84,7 +84,7 @@ def _scores(groups: list[_Group], last: bool) -> Table:
     return Table(title, columns, rows, notes, numeric=["test", "validation", "published", "params", "state reals"])
 
 
-def _course(groups: list[_Group]) -> Table:
+def _course(groups: list[Group]) -> Table:
     rows = []
     for group in groups:
         curve = group.metric("accuracy", split="validation").groupby("step")["value"].mean()

@@ -15,10 +15,12 @@ from bench.measurement import Measurement
 from bench.network import Mix, Network, Norm, Structure
 from bench.recipe import Recipe
 from bench.report.blocks import Block
+from bench.report.figures import Figure
 from bench.report.grid import Grid
 from bench.report.measures import Measure
 from bench.report.sheet import Published
 from suites.accuracy import published
+from suites.accuracy.figures import figures
 from suites.accuracy.recipes import adaptation
 from suites.accuracy.report import blocks
 from suites.accuracy.training import Run
@@ -115,6 +117,9 @@ class Accuracy(Suite):
 
     def report(self, results: pd.DataFrame, view: View) -> list[Block]:
         return blocks(results)
+
+    def figures(self, results: pd.DataFrame, view: View) -> list[Figure]:
+        return figures(results)
 
     def published(self, results: pd.DataFrame, grid: Grid, summaries: bool) -> Published:
         facts = dict(zip(results["cell_id"], results["facts"], strict=True))

@@ -122,24 +122,32 @@ def _differing(group: Held) -> str:
     return ", ".join(found) or "-"
 
 
+def curves(groups: list[Held], axis: str) -> list[list[Held]]:
+    """Cells that differ by their length, batch or depth alone, at least two values of it."""
+    found: dict[tuple, list[Held]] = {}
+    for group in groups:
+        others = [(name, group.column(name)) for name in ("length", "batch", "depth") if name != axis]
+        if axis == "length" and group.key.get("tokens"):
+            others = [pair for pair in others if pair[0] != "batch"] + [("tokens", group.key["tokens"])]
+        label = [group.key["model"], *(str(group.key.get(n, "-")) for n in group.varying if n != axis)]
+        found.setdefault((*label, group.key["mode"], *others), []).append(group)
+    return [planned for planned in found.values() if len({group.column(axis) for group in planned}) > 1]
+
+
+def by_source(curve: list[Held]) -> list[tuple[str, list[Held]]]:
+    """The cells of a curve by the figure that was measured: what two sources say is no growth."""
+    sources = dict.fromkeys(group.source for group in curve if group.source)
+    return [(source, [group for group in curve if group.source == source]) for source in sources]
+
+
 def _slopes(groups: list[Held]) -> list[Block]:
     """Exponents of the measured peak over length, batch and depth, everything else equal."""
     rows = []
     unresolved: list[str] = []
     for axis in ("length", "batch", "depth"):
-        curves: dict[tuple, list[Held]] = {}
-        for group in groups:
-            others = [(name, group.column(name)) for name in ("length", "batch", "depth") if name != axis]
-            if axis == "length" and group.key.get("tokens"):
-                others = [pair for pair in others if pair[0] != "batch"] + [("tokens", group.key["tokens"])]
-            label = [group.key["model"], *(str(group.key.get(n, "-")) for n in group.varying if n != axis)]
-            curves.setdefault((*label, group.key["mode"], *others), []).append(group)
-        for planned in curves.values():
-            if len({group.column(axis) for group in planned}) < 2:
-                continue
+        for planned in curves(groups, axis):
             unresolved += [_named(group) for group in planned if group.measured is None]
-            for source in dict.fromkeys(group.source for group in planned if group.source):
-                curve = [group for group in planned if group.source == source]
+            for source, curve in by_source(planned):
                 at = [group.column(axis) for group in curve]
                 peaks = [peak for group in curve if (peak := group.measured)]
                 slope = exponent(at, peaks)

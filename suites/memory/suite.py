@@ -16,7 +16,9 @@ from bench.measure.suite import WorkloadSuite
 from bench.measure.workload import Program
 from bench.measurement import Measurement
 from bench.report.blocks import Block
+from bench.report.figures import Figure
 from bench.report.measures import Measure
+from suites.memory.figures import figures
 from suites.memory.report import blocks
 
 if TYPE_CHECKING:
@@ -107,6 +109,9 @@ class Memory(WorkloadSuite):
 
     def report(self, results: pd.DataFrame, view: View) -> list[Block]:
         return blocks(results, view)
+
+    def figures(self, results: pd.DataFrame, view: View) -> list[Figure]:
+        return figures(results)
 
 
 def _run(program: Program) -> None:

@@ -30,7 +30,7 @@ PAPER_NOTE = (
 
 def blocks(results: pd.DataFrame) -> list[Block]:
     """The summary, norms along the sequence, and measured against expected energy under white noise."""
-    groups = list(_Group.of(results))
+    groups = list(Group.of(results))
     if not groups:
         return [Note("no cells")]
     measured = [group for group in groups if group.ok]
@@ -40,7 +40,7 @@ def blocks(results: pd.DataFrame) -> list[Block]:
     return found
 
 
-class _Group(Cells):
+class Group(Cells):
     """The cells that differ by their seed alone."""
 
     def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, rows: pd.DataFrame) -> None:
@@ -71,7 +71,7 @@ class _Group(Cells):
         return np.log2(rms / rms.iloc[0]).mean(axis=1).to_numpy(float)
 
 
-def _summary(groups: list[_Group]) -> Table:
+def _summary(groups: list[Group]) -> Table:
     courses = {id(group): group.course() for group in groups if group.ok}
     everything = np.concatenate([*courses.values(), [0.0]])
     low, high = float(everything.min()), float(everything.max())
@@ -126,7 +126,7 @@ def _summary(groups: list[_Group]) -> Table:
     )
 
 
-def _levels(groups: list[_Group]) -> Table:
+def _levels(groups: list[Group]) -> Table:
     rows = []
     for group in groups:
         last = group.last_step()
@@ -158,7 +158,7 @@ def _levels(groups: list[_Group]) -> Table:
     )
 
 
-def _along(groups: list[_Group]) -> Table:
+def _along(groups: list[Group]) -> Table:
     found = pd.concat([group.metric("state_rms") for group in groups]).dropna(subset=["t", "value"])
     times = sorted(map(int, found["t"].unique()))
     rows = []
@@ -178,7 +178,7 @@ def _along(groups: list[_Group]) -> Table:
     )
 
 
-def _noise(groups: list[_Group]) -> Table:
+def _noise(groups: list[Group]) -> Table:
     rows = []
     for group in groups:
         for when, step in (("start", 0), ("end", group.last_step())):
@@ -214,7 +214,7 @@ def _noise(groups: list[_Group]) -> Table:
     )
 
 
-def _diagnostics(groups: list[_Group]) -> list[Block]:
+def _diagnostics(groups: list[Group]) -> list[Block]:
     """What the layers themselves find worth watching: metrics that the suite has no name for."""
     rows = []
     for group in groups:

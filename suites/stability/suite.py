@@ -17,9 +17,11 @@ from bench.measurement import Measurement
 from bench.network import Network, Structure, layer_weights
 from bench.recipe import Recipe
 from bench.report.blocks import Block
+from bench.report.figures import Figure
 from bench.report.measures import Measure
 from bench.training import Batch, Trainer, dropout_masks
 from suites.stability import norms
+from suites.stability.figures import figures
 from suites.stability.report import blocks
 
 if TYPE_CHECKING:
@@ -157,6 +159,9 @@ class Stability(Suite):
 
     def report(self, results: pd.DataFrame, view: View) -> list[Block]:
         return blocks(results)
+
+    def figures(self, results: pd.DataFrame, view: View) -> list[Figure]:
+        return figures(results)
 
 
 class _Watch:

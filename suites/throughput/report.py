@@ -197,7 +197,7 @@ def _ratio(baseline: Timed | None, group: Timed) -> str:
     return f"{figure(baseline.seconds / group.seconds)} [{figure(low)}, {figure(high)}]"
 
 
-def _curves(timed: list[Timed]) -> Iterable[tuple[tuple, list[Timed]]]:
+def curves(timed: list[Timed]) -> Iterable[tuple[tuple, list[Timed]]]:
     """Cells that differ by their length alone, at least two lengths, shortest first.
 
     Decoding at a constant number of tokens is left out: there the batch shrinks as the position grows.
@@ -222,15 +222,15 @@ UNCONVERGED = "*: of a time that is marked so above."
 
 def _scaling(timed: list[Timed]) -> list[Block]:
     rows = []
-    for key, groups in _curves(timed):
+    for key, groups in curves(timed):
         lengths = [group.key["length"] for group in groups]
-        slope, span, mark = _slope(groups)
-        neighbours = (_slope(groups[i : i + 2]) for i in range(len(groups) - 1))
+        found, span, mark = slope(groups)
+        neighbours = (slope(groups[i : i + 2]) for i in range(len(groups) - 1))
         local = "-" if len(groups) == 2 else ", ".join(f"{x} {of}{starred}" for x, of, starred in neighbours)
         rows.append(
             [
                 *groups[0].label(), groups[0].held_constant,
-                key[0], f"{lengths[0]:,} - {lengths[-1]:,}", slope + mark, span, local,
+                key[0], f"{lengths[0]:,} - {lengths[-1]:,}", found + mark, span, local,
             ]
         )  # fmt: skip
     if not rows:
@@ -253,13 +253,13 @@ def _scaling(timed: list[Timed]) -> list[Block]:
     ]  # fmt: skip
 
 
-def _slope(groups: list[Timed]) -> tuple[str, str, str]:
+def slope(groups: list[Timed]) -> tuple[str, str, str]:
     """The exponent over these lengths, its interval, and the mark of a time that did not converge."""
     lengths = [group.key["length"] for group in groups]
     low, high = exponent_interval(lengths, [group.resampled / group.batch for group in groups if group.batch])
     mark = next((group.mark for group in groups if group.mark), "")
-    slope = exponent(lengths, _per_sequence(groups)) or 0.0
-    shown, low, high = (round(x, 2) + 0.0 for x in (slope, low, high))  # never -0.00
+    found = exponent(lengths, _per_sequence(groups)) or 0.0
+    shown, low, high = (round(x, 2) + 0.0 for x in (found, low, high))  # never -0.00
     return f"{shown:.2f}", f"[{low:.2f}, {high:.2f}]", mark
 
 
@@ -267,12 +267,12 @@ UNRESOLVED = "not resolved"
 
 
 def _break_even(timed: list[Timed]) -> list[Block]:
-    curves = dict(_curves(timed))
+    lines = dict(curves(timed))
     rows = []
-    for first, second in combinations(curves, 2):
+    for first, second in combinations(lines, 2):
         if first[:-1] != second[:-1] or first[0] == "decode":
             continue
-        a, b = ({g.key["length"]: g for g in curves[key]} for key in (first, second))
+        a, b = ({g.key["length"]: g for g in lines[key]} for key in (first, second))
         lengths = sorted(a.keys() & b.keys())
         if len(lengths) < 2:
             continue

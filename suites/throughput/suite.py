@@ -22,7 +22,9 @@ from bench.measure.cost import ITEMSIZE, Mode, layer_cost
 from bench.measure.suite import WorkloadSuite
 from bench.measurement import Measurement
 from bench.report.blocks import Block
+from bench.report.figures import Figure
 from bench.report.measures import Measure
+from suites.throughput.figures import figures
 from suites.throughput.report import blocks
 
 if TYPE_CHECKING:
@@ -186,3 +188,6 @@ class Throughput(WorkloadSuite):
 
     def report(self, results: pd.DataFrame, view: View) -> list[Block]:
         return blocks(results, view)
+
+    def figures(self, results: pd.DataFrame, view: View) -> list[Figure]:
+        return figures(results)

@@ -80,24 +80,36 @@ function prepareTable(frame) {
 
 // Figures.
 
+// As in print: a colour comes again with other dashes and another symbol.
 const colour = (look) => `var(--series-${look % COLOURS})`;
-const dashes = (look) => DASHES[look % DASHES.length];
-const symbol = (look) => SYMBOLS[look % SYMBOLS.length];
+const dashes = (look) => DASHES[(look + Math.floor(look / 24)) % DASHES.length];
+const symbol = (look) => SYMBOLS[(look + Math.floor(look / COLOURS)) % SYMBOLS.length];
+const dotted = (style) => style === "points" || style === "joined";
 
 function legend(box, panels, looks) {
-  const styles = {};
-  for (const panel of panels) for (const one of panel.series ?? []) (styles[one.name] ??= new Set()).add(one.style);
+  const styles = {}, notes = {};
+  for (const one of panels.flatMap((panel) => panel.series ?? [])) {
+    (styles[one.name] ??= new Set()).add(one.style);
+    (notes[one.name] ??= new Set()).add(one.note);
+  }
   const symbols = { circle: d3.symbolCircle, square: d3.symbolSquare, triangle: d3.symbolTriangle, diamond: d3.symbolDiamond,
     cross: d3.symbolCross, wye: d3.symbolWye, star: d3.symbolStar, asterisk: d3.symbolAsterisk };
   for (const [name, look] of Object.entries(looks)) {
     const sign = drawn("svg", { width: 28, height: 12, viewBox: "-14 -6 28 12", "aria-hidden": "true" });
-    if (styles[name].has("line") || styles[name].has("theory")) {
+    if (["line", "theory", "joined"].some((style) => styles[name].has(style))) {
       sign.append(drawn("line", { x1: -14, x2: 14, stroke: colour(look), "stroke-width": 2, "stroke-dasharray": dashes(look) }));
     }
-    if (styles[name].has("points")) {
+    if ([...styles[name]].some(dotted)) {
       const filled = symbol(look) !== "asterisk";
       sign.append(drawn("path", { d: d3.symbol(symbols[symbol(look)], 42)(), fill: filled ? colour(look) : "none", stroke: colour(look) }));
     }
+    const note = notes[name].size === 1 ? [...notes[name]][0] : ""; // what differs between panels is told at the points
+    box.append(make("span", {}, sign, note ? `${name} ${note}` : name));
+  }
+  for (const name of Object.keys(styles).filter((one) => styles[one].has("front"))) {
+    const sign = drawn("svg", { width: 28, height: 12, viewBox: "-14 -6 28 12", "aria-hidden": "true" });
+    sign.append(drawn("line", { x1: -14, x2: 14, stroke: "var(--quiet)", "stroke-dasharray": "1.5 1.5" }));
+    sign.append(drawn("circle", { r: 5, fill: "none", stroke: "var(--quiet)" }));
     box.append(make("span", {}, sign, name));
   }
 }
@@ -111,7 +123,11 @@ function points(panel) {
       if (!there) return;
       const floor = panel.log_y ? 0.01 * y : -Infinity;
       const low = one.low ? one.low[i] : null, high = one.high ? one.high[i] : null;
-      found.push({ series: one, x, y, i, low: low === null ? null : Math.max(low, floor), high, said: low });
+      const left = one.x_low ? one.x_low[i] : null, right = one.x_high ? one.x_high[i] : null;
+      found.push({
+        series: one, x, y, i, low: low === null ? null : Math.max(low, floor), high, said: low,
+        left: left === null ? null : Math.max(left, panel.log_x ? 0.01 * x : -Infinity), right,
+      });
     });
   }
   return found;
@@ -120,7 +136,8 @@ function points(panel) {
 function saying(panel, point) {
   const range = point.high === null ? "" : ` [${shown(point.said)}, ${shown(point.high)}]`;
   const kind = point.series.style === "theory" ? ", theory" : "";
-  return `${point.series.name}${kind}\n${panel.x_label}: ${shown(point.x)}\n${panel.y_label}: ${shown(point.y)}${range}`;
+  const note = point.series.note ? ` ${point.series.note}` : "";
+  return `${point.series.name}${note}${kind}\n${panel.x_label}: ${shown(point.x)}\n${panel.y_label}: ${shown(point.y)}${range}`;
 }
 
 function drawLines(panel, width) {
@@ -128,9 +145,17 @@ function drawLines(panel, width) {
   const marks = [];
   for (const one of panel.series) {
     const own = all.filter((point) => point.series === one);
+    if (one.style === "front") {
+      marks.push(Plot.lineY(own, { x: "x", y: "y", curve: "step-after", stroke: "var(--quiet)", strokeDasharray: "1.5 1.5" }));
+      marks.push(Plot.dot(own, { x: "x", y: "y", r: 8, stroke: "var(--quiet)" }));
+      continue;
+    }
     const stroke = colour(one.look), bounded = own.filter((point) => point.low !== null && point.high !== null);
-    if (one.style === "points") {
+    if (dotted(one.style)) {
+      const sideways = own.filter((point) => point.left !== null && point.right !== null);
       marks.push(Plot.ruleX(bounded, { x: "x", y1: "low", y2: "high", stroke, strokeWidth: 1 }));
+      marks.push(Plot.ruleY(sideways, { y: "y", x1: "left", x2: "right", stroke, strokeWidth: 1 }));
+      if (one.style === "joined") marks.push(Plot.lineY(own, { x: "x", y: "y", stroke, strokeWidth: 1.5, strokeDasharray: dashes(one.look) || "none" }));
       marks.push(Plot.dot(own, { x: "x", y: "y", symbol: symbol(one.look), fill: symbol(one.look) === "asterisk" ? "none" : stroke, stroke, strokeWidth: 1, r: 3 }));
     } else {
       const gaps = one.x.map((x, i) => own.find((point) => point.i === i) ?? { x, y: NaN, low: NaN, high: NaN });
@@ -141,16 +166,17 @@ function drawLines(panel, width) {
     }
   }
   const near = Plot.pointer({ x: "x", y: "y", maxRadius: 60 });
-  const told = d3.sort(all, (point) => point.series.style !== "theory"); // of two in one place the measured one, the last
+  const measured = all.filter((point) => point.series.style !== "front"); // the points of a front are there already
+  const told = d3.sort(measured, (point) => point.series.style !== "theory"); // of two in one place the measured one, the last
   marks.push(Plot.dot(told, { ...near, r: 5, stroke: "currentColor", strokeWidth: 1.5 }));
   marks.push(Plot.tip(told, { ...near, title: (point) => saying(panel, point), lineHeight: 1.3, fontSize: 12 }));
   const svg = Plot.plot({
     width, height: Math.round(Math.min(340, Math.max(240, 0.62 * width))), marginLeft: 56, marginBottom: 40, marginTop: 26, marginRight: 18,
-    x: axis(panel.log_x, panel.x_label, all, ({ x }) => [x], Math.max(3, width / 90)),
-    y: { ...axis(panel.log_y, panel.y_label, all, ({ y, low, high }) => [y, low, high], 6), grid: true },
+    x: axis(panel.log_x, panel.x_label, all, ({ x, left, right }) => [x, left, right], Math.max(3, width / 90)),
+    y: { ...axis(panel.log_y, panel.y_label, all, ({ y, low, high }) => [y, low, high], 6, panel.bounds), grid: true, clamp: !!panel.bounds },
     marks,
   });
-  return { svg, places: all, say: (point) => saying(panel, point) };
+  return { svg, places: measured, say: (point) => saying(panel, point) };
 }
 
 function named(value) {
@@ -168,8 +194,12 @@ function logTicks([low, high]) {
   return found.filter((value) => value >= low && value <= high);
 }
 
-function axis(log, label, all, values, ticks) {
-  if (!log) return { type: "linear", label, nice: true, ticks, tickFormat: named };
+function axis(log, label, all, values, ticks, bounds) {
+  if (!log) {
+    const linear = { type: "linear", label, nice: true, ticks, tickFormat: named };
+    const [low, high] = d3.extent(all.flatMap(values).filter((value) => value !== null));
+    return bounds && low !== undefined ? { ...linear, domain: [Math.max(low, bounds[0]), Math.min(high, bounds[1])] } : linear;
+  }
   const limits = d3.extent(all.flatMap(values).filter((value) => value !== null && value > 0));
   if (limits[0] === undefined) return { type: "log", label };
   const domain = limits[0] < limits[1] ? limits : [limits[0] / 2, limits[0] * 2];
@@ -293,7 +323,7 @@ function values(panel) {
   } else {
     head(["series", "kind", panel.x_label, panel.y_label, "low", "high"]);
     for (const one of panel.series) {
-      one.x.forEach((x, i) => { row = body.insertRow(); line([one.name, one.style, x, one.y[i], one.low?.[i], one.high?.[i]]); });
+      one.x.forEach((x, i) => { row = body.insertRow(); line([one.note ? `${one.name} ${one.note}` : one.name, one.style, x, one.y[i], one.low?.[i], one.high?.[i]]); });
     }
   }
   table.createCaption().textContent = panel.title;
