@@ -217,6 +217,43 @@ def test_of_speed_the_front_is_of_the_fastest():
     np.testing.assert_allclose(panel.series[-1].y, [80, 50])
 
 
+def over_tasks(scores):
+    """Cells of {model: {task: scores by seed}}."""
+    return [scored(model, seed, [0.5], value, task=task)
+            for model, tasks in scores.items() for task, values in tasks.items()
+            for seed, value in enumerate(values)]  # fmt: skip
+
+
+def test_ranks_over_tasks_are_demsars_with_bars_that_meet_where_models_do_not_differ():
+    """Three models on 12 tasks, one always first: mean ranks 1, 2.5, 2.5; CD = 2.343 sqrt(3 x 4 / (6 x 12))."""
+    tasks = {f"t{i:02}": [0.1 if i % 2 else 0.2] for i in range(12)}
+    other = {name: [0.3 - value[0]] for name, value in tasks.items()}
+    figure = figures(Accuracy, *over_tasks({"a": tasks, "b": {name: [0.9] for name in tasks}, "c": other}))["ranks"]
+    (series,) = figure.panels[0].series
+    assert list(figure.panels[0].y_names) == ["b", "a", "c"]
+    np.testing.assert_allclose(series.x, [1, 2.5, 2.5])
+    np.testing.assert_allclose(np.asarray(series.x_high) - series.x_low, 2.343 * np.sqrt(1 / 6), rtol=1e-3)
+    assert series.x_high[0] < series.x_low[1]
+    assert "nothing is told apart" not in figure.caption
+
+
+def test_a_model_that_lacks_a_task_or_a_seed_has_no_rank():
+    whole = {"a": {"t1": [0.1], "t2": [0.2]}, "b": {"t1": [0.3], "t2": [0.1]}}
+    lost = scored("lost", 0, [], task="t1", status="diverged")
+    figure = figures(Accuracy, *over_tasks(whole | {"c": {"t1": [0.9]}}), lost)["ranks"]
+    assert sorted(figure.panels[0].y_names) == ["a", "b"]
+    assert "nothing is told apart" in figure.caption
+
+
+def test_profiles_are_shares_of_runs_from_five_seeds_on():
+    scores = {"a": {"t1": [0.1, 0.3, 0.5, 0.7, 0.9], "t2": [0.5] * 5}, "b": {"t1": [0.2] * 5, "t2": [0.2] * 5}}
+    (panel,) = figures(Accuracy, *over_tasks(scores))["performance-profile"].panels
+    a = dict(zip(panel.series[0].x, panel.series[0].y, strict=True))
+    assert [a[x] for x in (0, 40, 60, 95)] == pytest.approx([100, (60 + 100) / 2, (40 + 0) / 2, 0])
+    few = {model: {task: values[:4] for task, values in tasks.items()} for model, tasks in scores.items()}
+    assert "performance-profile" not in figures(Accuracy, *over_tasks(few))
+
+
 def power(length, exponent):
     return steady(1e-3 * (length / 64) ** exponent, spread=0)
 

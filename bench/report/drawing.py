@@ -117,7 +117,11 @@ def draw(figure: Figure) -> Drawing:
                 panel.log_x,
                 [np.asarray(s.x, float)[np.isfinite(np.asarray(s.y, float))] for s in panel.series],
             )
-            _ticks(ax.yaxis, panel.log_y, [])
+            if panel.y_names:
+                ax.set_yticks(range(len(panel.y_names)), [_plain(name) for name in panel.y_names])
+                ax.set_ylim(len(panel.y_names) - 0.5, -0.5)
+            else:
+                _ticks(ax.yaxis, panel.log_y, [])
     for ax in axes[count:]:
         ax.set_axis_off()
     if labels is None:

@@ -41,7 +41,11 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """Series on common axes. `bounds`: what y cannot be below and above, wherever an interval ends."""
+    """Series on common axes.
+
+    `bounds`: what y cannot be below and above, wherever an interval ends. `y_names`: what stands at y = 0, 1, .., from
+    the top down, in place of numbers.
+    """
 
     title: str
     x_label: str
@@ -50,6 +54,7 @@ class Panel:
     log_x: bool = False
     log_y: bool = False
     bounds: tuple[float, float] | None = None
+    y_names: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -252,7 +252,8 @@ def _lines(panel: Panel, looks: dict[str, int]) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "kind": "lines", "title": panel.title, "x_label": panel.x_label, "y_label": panel.y_label,
-        "log_x": panel.log_x, "log_y": panel.log_y, "bounds": panel.bounds, "series": series,
+        "log_x": panel.log_x, "log_y": panel.log_y, "bounds": panel.bounds,
+        "y_names": list(panel.y_names), "series": series,
     }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -10,6 +10,7 @@ import pandas as pd
 from bench.report import estimates
 from bench.report.cells import legend, seeds_left
 from bench.report.figures import Figure, Panel, Series
+from bench.report.ranking import ranking
 from bench.report.statistics import pareto
 from suites.accuracy.report import Group
 
@@ -42,6 +43,7 @@ def figures(results: pd.DataFrame) -> list[Figure]:
         Figure("accuracy-over-speed", "Test accuracy against speed of training",
                _scatter(named, "thousand tokens/s", _speed, higher=True),
                f"speed: tokens trained on over the whole time of training, evaluations included; {bars}"),
+        *_over_tasks(named),
     ]  # fmt: skip
     return [figure for figure in found if figure.panels]
 
@@ -108,6 +110,56 @@ def _scatter(
         if series:
             panels.append(Panel(task, x_label, "test accuracy [%]", series, log_x=True, bounds=PERCENT))
     return panels
+
+
+def _over_tasks(named: Sequence[tuple[Group, str]]) -> list[Figure]:
+    """Who is better over several tasks, of those that lack nothing on any of them."""
+    by_task = _by_task(named)
+    scores: dict[str, list[np.ndarray]] = {}
+    for group, name in named:
+        if len(best := group.best("test")) == group.planned:
+            scores.setdefault(name, []).append(100 * best)
+    scores = {name: found for name, found in scores.items() if len(found) == len(by_task)}
+    if len(by_task) < 2 or len(scores) < 2:
+        return []
+    return [*_ranks(scores, len(by_task)), *_profiles(scores)]
+
+
+def _ranks(scores: Mapping[str, Sequence[np.ndarray]], tasks: int) -> list[Figure]:
+    found = ranking(np.array([[one.mean() for one in each] for each in scores.values()]).T)
+    if found.mean_ranks is None or found.critical_difference is None or found.p is None:
+        return []
+    order = np.argsort(found.mean_ranks, kind="stable")
+    ranks, half = np.array(found.mean_ranks)[order], found.critical_difference / 2
+    names = [list(scores)[i] for i in order]
+    place = np.arange(len(names))
+    series = Series("mean rank", ranks, place, style="points", x_low=ranks - half, x_high=ranks + half)
+    told = f"Friedman's test: p = {found.p:.2g}" + (
+        "" if found.p <= found.alpha else ", so nothing is told apart, whatever bars show"
+    )
+    return [Figure(
+        "ranks", f"Mean rank of test accuracy over {tasks} tasks",
+        [Panel("", "mean rank, 1 is best", "", [series], y_names=names)],
+        f"bars: half of Nemenyi's critical difference at {found.alpha:g} to either side; models whose bars do not meet "
+        f"differ. {told}",
+    )]  # fmt: skip
+
+
+def _profiles(scores: Mapping[str, Sequence[np.ndarray]]) -> list[Figure]:
+    """Needs seeds enough for a distribution."""
+    thresholds = np.linspace(*PERCENT, 101)
+    series = []
+    for name, each in scores.items():
+        runs = np.full((max(map(len, each)), len(each)), np.nan)
+        for i, one in enumerate(each):
+            runs[: len(one), i] = one
+        if (found := estimates.performance_profile(runs, thresholds)) is not None:
+            series.append(Series(name, thresholds, 100 * found.share, 100 * found.low, 100 * found.high))
+    if not series:
+        return []
+    panel = Panel("", "test accuracy [%]", "runs above [%]", series, bounds=PERCENT)
+    caption = "share of runs above an accuracy, mean over tasks; bands: 95 % interval over seeds within tasks"
+    return [Figure("performance-profile", "Performance profile", [panel], caption)]
 
 
 def _front(points: np.ndarray, higher: bool) -> Series:

@@ -137,7 +137,9 @@ function saying(panel, point) {
   const range = point.high === null ? "" : ` [${shown(point.said)}, ${shown(point.high)}]`;
   const kind = point.series.style === "theory" ? ", theory" : "";
   const note = point.series.note ? ` ${point.series.note}` : "";
-  return `${point.series.name}${note}${kind}\n${panel.x_label}: ${shown(point.x)}\n${panel.y_label}: ${shown(point.y)}${range}`;
+  const sideways = point.right === null ? "" : ` [${shown(point.left)}, ${shown(point.right)}]`;
+  const y = panel.y_names.length ? panel.y_names[point.y] : `${panel.y_label}: ${shown(point.y)}${range}`;
+  return `${point.series.name}${note}${kind}\n${panel.x_label}: ${shown(point.x)}${sideways}\n${y}`;
 }
 
 function drawLines(panel, width) {
@@ -170,10 +172,15 @@ function drawLines(panel, width) {
   const told = d3.sort(measured, (point) => point.series.style !== "theory"); // of two in one place the measured one, the last
   marks.push(Plot.dot(told, { ...near, r: 5, stroke: "currentColor", strokeWidth: 1.5 }));
   marks.push(Plot.tip(told, { ...near, title: (point) => saying(panel, point), lineHeight: 1.3, fontSize: 12 }));
+  const names = panel.y_names;
+  const y = names.length
+    ? { type: "linear", label: null, domain: [names.length - 0.5, -0.5], ticks: d3.range(names.length), tickFormat: (i) => names[i] }
+    : axis(panel.log_y, panel.y_label, all, ({ y, low, high }) => [y, low, high], 6, panel.bounds);
+  const marginLeft = Math.max(56, 24 + 6.5 * (d3.max(names, (name) => name.length) ?? 0));
   const svg = Plot.plot({
-    width, height: Math.round(Math.min(340, Math.max(240, 0.62 * width))), marginLeft: 56, marginBottom: 40, marginTop: 26, marginRight: 18,
+    width, height: Math.round(Math.min(340, Math.max(240, 0.62 * width))), marginLeft, marginBottom: 40, marginTop: 26, marginRight: 18,
     x: axis(panel.log_x, panel.x_label, all, ({ x, left, right }) => [x, left, right], Math.max(3, width / 90)),
-    y: { ...axis(panel.log_y, panel.y_label, all, ({ y, low, high }) => [y, low, high], 6, panel.bounds), grid: true, clamp: !!panel.bounds },
+    y: { ...y, grid: true, clamp: !!panel.bounds },
     marks,
   });
   return { svg, places: measured, say: (point) => saying(panel, point) };
@@ -204,7 +211,7 @@ function axis(log, label, all, values, ticks, bounds) {
   if (limits[0] === undefined) return { type: "log", label };
   const domain = limits[0] < limits[1] ? limits : [limits[0] / 2, limits[0] * 2];
   const found = logTicks(domain);
-  return { type: "log", label, domain, ticks: found.length > 1 ? found : domain, tickFormat: named };
+  return { type: "log", label, domain, ticks: found.length > 1 ? found : d3.ticks(...domain, 4), tickFormat: named };
 }
 
 function drawHeat(panel, width, limits) {
@@ -323,7 +330,7 @@ function values(panel) {
   } else {
     head(["series", "kind", panel.x_label, panel.y_label, "low", "high"]);
     for (const one of panel.series) {
-      one.x.forEach((x, i) => { row = body.insertRow(); line([one.note ? `${one.name} ${one.note}` : one.name, one.style, x, one.y[i], one.low?.[i], one.high?.[i]]); });
+      one.x.forEach((x, i) => { row = body.insertRow(); line([one.note ? `${one.name} ${one.note}` : one.name, one.style, x, panel.y_names[one.y[i]] ?? one.y[i], one.low?.[i], one.high?.[i]]); });
     }
   }
   table.createCaption().textContent = panel.title;
