@@ -3,7 +3,7 @@
 #   make run            creates .venv, installs, runs the main job on generated ListOps, shows the report
 #   make test           creates .venv, installs what the tests need, runs them
 #   make test-system    whole programs that take minutes: compilers, interpreters, asv, a browser, the self-test
-#   make perf           layers against the textbook: measures, saves, compares (minutes, on a quiet machine)
+#   make perf           layers against the textbook, large stores: measures, saves, compares (minutes, on a quiet machine)
 #   make track          figures of HEAD by asv, in what is installed; `bench track` compares commits, track-html shows them
 #   make check          lint, format, types
 #   make format         rewrites files as `make check` wants them

@@ -274,7 +274,7 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
         for folder in folders:
             files += _files(folder)
     there = [path for path, _ in files if path.exists()]
-    with ThreadPoolExecutor(READERS) as pool:
+    with _returning_memory(), ThreadPoolExecutor(READERS) as pool:
         loaded = dict(zip(there, pool.map(_loaded, there), strict=True))
     tables: list[pa.Table] = []
     for path, cell in files:
@@ -293,6 +293,18 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
 
 READERS = 4
 """Threads that read files."""
+
+
+@contextlib.contextmanager
+def _returning_memory() -> Iterator[None]:
+    """What arrow takes inside goes back to the system as it is given up; arrow's own allocator keeps it."""
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
+
 
 _SOURCE = "__source__"
 
@@ -352,14 +364,18 @@ def _frame(tables: list[pa.Table]) -> pd.DataFrame:
         encoded.append(pa.table(columns | {_SOURCE: pa.array([i] * len(one), _INT)}))
     tables.clear()
     whole = pa.concat_tables(encoded, promote_options="permissive").unify_dictionaries()
-    found = {}
-    for name in whole.column_names:
+    encoded.clear()
+    found, names = {}, whole.column_names
+    for name in names:
         if name in TEXTS:
             column = whole[name].combine_chunks()
             texts = np.array([*column.dictionary.to_pylist(), None], dtype=object)
-            found[name] = pd.Series(texts[column.indices.fill_null(len(texts) - 1).to_numpy()], dtype=object)
+            found[name] = pd.Series(
+                texts[column.indices.fill_null(len(texts) - 1).to_numpy()], dtype=object, copy=False
+            )
         else:
             found[name] = whole[name].to_pandas(types_mapper=_nullable)
+        whole = whole.drop_columns([name])  # not twice in memory
     return pd.DataFrame(found, copy=False)
 
 
@@ -370,7 +386,11 @@ def _encoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _newest(frame: pd.DataFrame) -> pd.DataFrame:
     """Of several results for one cell the one that started last; one without a file never wins."""
     which = ["cell_id", _SOURCE, "run_id", "started_at"]
-    found = frame[[*which, "code"]].drop_duplicates()
+    source, cell = frame[_SOURCE].to_numpy(), frame["cell_id"].to_numpy()
+    first = np.concatenate(
+        [[True], (source[1:] != source[:-1]) | (cell[1:] != cell[:-1])]
+    )  # rows of a cell lie together
+    found = frame.loc[first, [*which, "code"]].drop_duplicates()
     repeated = found[found.duplicated("cell_id", keep=False)]
     if repeated.empty:
         return frame

@@ -116,11 +116,12 @@ class Cells:
         names = sorted({name for found in factors.values() for name in found})
         varying += [name for name in names if len({str(found.get(name)) for found in factors.values()}) > 1]
         places = _places(results)
-        recorded = results[list(ROWS)]
+        recorded, metrics = results[list(ROWS)], pd.factorize(results["metric"])[0]
         for values, group in cells.groupby(GROUP, dropna=False, sort=False):
             key = dict(zip(GROUP, values, strict=True))
             counted = [places[i] for i in group.index[group["status"].isin(cls.counted)]]
-            rows = recorded.iloc[np.concatenate(counted)] if counted else recorded.iloc[:0]
+            at = np.concatenate(counted) if counted else np.array([], int)
+            rows = recorded.iloc[at[np.argsort(metrics[at], kind="stable")]]  # those of a metric lie together
             yield cls(key | factors[key["factors"]], varying, group, rows)
 
     def label(self) -> list[str]:
@@ -142,7 +143,11 @@ class Cells:
 
     @cached_property
     def _by_metric(self) -> dict[str, pd.DataFrame]:
-        return {str(name): rows for name, rows in self.rows.groupby("metric", sort=False)}
+        number, names = pd.factorize(self.rows["metric"])
+        ends = [*np.flatnonzero(np.diff(number)) + 1, len(number)]
+        parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        named = [part for part in parts if part.stop > part.start and number[part.start] >= 0]
+        return {str(names[number[part.start]]): self.rows.iloc[part] for part in named}
 
     def values(self, name: str, **where: Any) -> np.ndarray:
         """The values of a metric that are there."""

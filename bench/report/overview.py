@@ -42,8 +42,9 @@ def report(
 
 def by_suite(results: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """The suites in the order in which they come, each with its rows."""
-    for suite in results["suite"].dropna().unique():
-        yield suite, results[results["suite"] == suite]
+    suites = results["suite"].unique()
+    for suite in suites[~pd.isna(suites)]:
+        yield suite, results if len(suites) == 1 else results[results["suite"] == suite]
 
 
 def suite_blocks(suite: str, rows: pd.DataFrame, view: View) -> list[Block]:

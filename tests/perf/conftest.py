@@ -67,7 +67,7 @@ def pytest_terminal_summary(terminalreporter, config):
     if not rows:
         return
     path, before = config.stash[BASELINE]
-    terminalreporter.section("layers against the textbook")
+    terminalreporter.section("figures of speed")
     wide = [max(len(str(row[i])) for row in rows) for i in (0, 1)]
     for line, column, value, bar in rows:
         old = before.get((line, column))
