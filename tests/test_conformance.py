@@ -11,7 +11,7 @@ import torch
 import bench
 from bench import backends, conformance, registry
 from bench.backends import reference
-from bench.conformance import oracle
+from bench.conformance import checks, oracle
 
 SYSTEMS = ["lru", "rotrnn", "s4d", "s5[bidirectional=true]", "s4d[bidirectional=true]"]
 
@@ -197,6 +197,18 @@ def test_the_oracle_sees_one_wrong_entry_of_a_gradient():
         assert sum(error > 1e-8 for error in errors.values()) == 1
         wrong[name][index] = np.nan
         assert np.isnan(judge.gradient_errors(wrong, expected)[name])
+
+
+def test_a_recurrence_that_grows_is_compared_as_far_as_the_dtype_reaches():
+    rows = conformance.check("dense-rnn", backends=["torch"], dtypes=["float32"], device="cpu", lengths=(1, 33, 1000))
+    (row,) = [row for row in rows if row.check == "forward = oracle"]
+    assert row.status == "passed"
+    assert "from there on y is too large for float32" in row.where
+    grown = 2.0 ** np.arange(200).reshape(1, 200, 1)  # float32 ends at 2^128; compared is what is a million times less
+    assert checks._fitting(grown, "float32") == 109
+    assert checks._fitting(-grown, "bfloat16") == 109
+    assert checks._fitting(grown, "float64") == 200
+    assert checks._fitting(np.full((1, 3, 1), np.nan), "float32") == 1
 
 
 def test_what_float32_makes_of_a_slow_system_is_no_fault_of_the_scan():

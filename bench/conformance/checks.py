@@ -753,9 +753,16 @@ def convolved(system: Any, u: np.ndarray) -> np.ndarray:
 
 
 def _compared(found: list[tuple[int, np.ndarray, np.ndarray]], problem: Problem) -> Outcome:
-    """The worst over (length, found, wanted), and the first length at which an error passes the limit, from which t."""
+    """The worst over (length, found, wanted), and the first length at which an error passes the limit, from which t.
+
+    Compared is what comes before the output leaves the numbers that the dtype has: a recurrence may grow without bound.
+    """
     if not found:
         raise NotAsked("no length is short enough")
+    ends = {length: _fitting(wanted, problem.dtype) for length, _, wanted in found}
+    left = min((end for length, end in ends.items() if end < length), default=None)
+    told = "" if left is None else f"; up to t = {left}: from there on y is too large for {problem.dtype}"
+    found = [(length, y[:, : ends[length]], wanted[:, : ends[length]]) for length, y, wanted in found]
     errors = {length: _over_time(y, wanted) for length, y, wanted in found}
     largest = {length: float(np.max(error)) for length, error in errors.items()}  # NaN if any is
     limits = {length: _limit(problem, length, "y", error) for length, error in largest.items()}
@@ -765,7 +772,17 @@ def _compared(found: list[tuple[int, np.ndarray, np.ndarray]], problem: Problem)
     if wrong:
         first = min(wrong)
         where = f"first at length {first} from t = {_first(errors[first], limits[first])} on; largest at {where}"
-    return Outcome(largest[length], limits[length], where)
+    return Outcome(largest[length], limits[length], where + told)
+
+
+ROOM = 1e-6
+"""Of the largest number of a dtype: what an output stays below for states and products on the way to be numbers too."""
+
+
+def _fitting(wanted: np.ndarray, dtype: str) -> int:
+    """The first t at which an output (batch, length, features) is too large, or its length."""
+    most = ROOM * float(np.finfo(np.float64 if dtype == "float64" else np.float32).max)  # bfloat16 has float32's range
+    return max(1, int(np.argmin(np.append(np.all(np.abs(wanted) <= most, axis=(0, 2)), False))))
 
 
 def _limit(problem: Problem, length: int, name: str, error: float) -> float:
