@@ -246,6 +246,18 @@ def test_over_all_columns_there_is_a_mean_with_seeds_varying_within_and_a_mean_r
     assert [field.value for field in found["c"]] == ["-", "-"]  # it lacks a seed of one
 
 
+def test_beside_a_baseline_stands_the_chance_to_be_better_from_five_seeds_on(build):
+    def cells(count):
+        above = [0.9, 0.8, 0.85, 0.95, 0.82][:count]
+        return [*seeds("a", [0.5] * count), *seeds("b", above), *seeds("a", [0.5] * count, task="osuleaf"),
+                *seeds("b", [0.5] * count, task="osuleaf")]  # fmt: skip
+
+    sheet = build(cells(5), overall=True, baseline="a")
+    assert sheet.columns[-1] == "chance to be better"
+    assert sheet.rows[0][1][-1].value == "0.75"  # always above in one, always equal in the other
+    assert build(cells(4), overall=True, baseline="a").rows[0][1][-1].value == "-"
+
+
 def test_a_cell_that_failed_stands_at_the_length_that_was_asked_for(build):
     good = [timed(model, [[1e-3]], length=64) for model in "ab"]
     long = [({**columns, "cell_id": columns["cell_id"][::-1], "factors": '{"length": 128}', "length": 128}, rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,7 +13,8 @@ from bench.report import comparison, estimates
 from bench.report.comparison import Correction
 from bench.report.estimates import Estimate
 from bench.report.grid import Grid
-from bench.report.scores import Scores
+from bench.report.ranking import Ranking
+from bench.report.scores import Scores, side_by_side
 from bench.report.sheet import Field, Key, Mark, decimals, written
 
 RATIO_DECIMALS = 2
@@ -88,15 +90,36 @@ class Differences(Scores):
 
     def over_all(self, row: Key) -> Field | None:
         places = [(r, column) for r in (row, self.beside(row)) for column in self.grid.columns]
-        if not all((entry := self.grid.entries.get(place)) is not None and entry.whole for place in places):
+        if not self.whole_everywhere(row) or not self.whole_everywhere(self.beside(row)):
             return None
-        found = [self.differences(row, column) for column in self.grid.columns]
-        scores = np.full((max(map(len, found)), len(found)), math.nan)
-        for i, own in enumerate(found):
-            scores[: len(own), i] = own
+        scores = side_by_side([self.differences(row, column) for column in self.grid.columns])
         number, low, high = self.as_shown(self.estimate(scores))
         cells = tuple(cell for place in places for cell in self.grid.entries[place].cells.values())
         return Field("-", number=number, low=low, high=high, cells=cells, n=len(scores), planned=len(scores))
+
+    def heads_beside_all(self) -> list[str]:
+        return ["chance to be better"]
+
+    def beside_all(self, row: Key) -> list[Field]:
+        if not self.whole_everywhere(row) or not self.whole_everywhere(self.beside(row)):
+            return [Field("-")]
+        ours, theirs = (
+            side_by_side([self.grid.measure.key(np.array(self.values(self.grid.entries[which, column])))
+                          for column in self.grid.columns])
+            for which in (row, self.beside(row))
+        )  # fmt: skip
+        found = comparison.probability_of_improvement(ours, theirs)
+        bounds = None if found.low is None or found.high is None else (f"{found.low:.2f}", f"{found.high:.2f}")
+        value = "-" if found.value is None else f"{found.value:.2f}"
+        return [Field(value, bounds=bounds, number=found.value, low=found.low, high=found.high, n=found.n,
+                      planned=found.n)]  # fmt: skip
+
+    def said_of_all(self, ranked: Ranking | None, order: Sequence[Key]) -> list[str]:
+        chance = (
+            f"chance to be better: that one {self.unit} lies above one of {self.baseline} in the same column, ties one "
+            f"half; from {estimates.PROFILE_FROM} {self.units} on."
+        )
+        return [*super().said_of_all(ranked, order), chance]
 
     def over_all_is(self) -> str:
         return (

@@ -180,8 +180,17 @@ class Scores(ABC):
             rank = Field("-") if row not in place or ranks is None else Field(
                 f"{ranks[place[row]]:.2f}", number=ranks[place[row]], n=ranked.n if ranked else 0, planned=count
             )  # fmt: skip
-            found.append((row, [*fields, whole, rank]))
-        return found, [*columns, f"all {count}", "mean rank"], [*caption, *self.said_of_all(ranked, order)]
+            found.append((row, [*fields, whole, rank, *self.beside_all(row)]))
+        heads = [f"all {count}", "mean rank", *self.heads_beside_all()]
+        return found, [*columns, *heads], [*caption, *self.said_of_all(ranked, order)]
+
+    def heads_beside_all(self) -> list[str]:
+        """The columns of more numbers over all columns. Default: none."""
+        return []
+
+    def beside_all(self, row: Key) -> list[Field]:
+        """As many numbers."""
+        return []
 
     def ranks(self) -> tuple[Ranking | None, list[Key]]:
         """Ranks of the rows that are whole in every column, by their means."""
@@ -271,11 +280,8 @@ class Values(Scores):
         if not self.whole_everywhere(row):
             return None
         entries = [self.grid.entries[row, column] for column in self.grid.columns]
-        longest = max(len(entry.values) for entry in entries)
-        scores = np.full((longest, len(entries)), math.nan)
-        for i, entry in enumerate(entries):
-            scores[: len(entry.values), i] = self.values(entry)
-        found = self.estimate(scores)
+        scores = side_by_side([self.values(entry) for entry in entries])
+        found, longest = self.estimate(scores), len(scores)
         cells = tuple(cell for entry in entries for cell in entry.cells.values())
         return Field("-", number=found.value, low=found.low, high=found.high, cells=cells, n=found.n, planned=longest)
 
@@ -297,6 +303,14 @@ class Values(Scores):
             if self.family.smallest is not None:
                 found.append(self.unreachable())
         return found
+
+
+def side_by_side(scores: Sequence[Sequence[float] | np.ndarray]) -> np.ndarray:
+    """Scores of columns, of as many seeds each as it has, as (seeds, columns), with NaN where there is none."""
+    found = np.full((max(map(len, scores)), len(scores)), math.nan)
+    for i, own in enumerate(scores):
+        found[: len(own), i] = own
+    return found
 
 
 def _named(head: str, value: str) -> str:
