@@ -11,14 +11,13 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, cast, get_args
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -645,11 +644,12 @@ def _folders(runs: list[Path] | None, out: Path, plugin: list[str] | None) -> li
 def _measure(prepared: Any) -> dict[str, str]:
     """Measures a run that has begun, with progress on stderr; what interrupts it ends the command."""
     from bench import runner
+    from bench.progress import ProgressLines, what_varies
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a scheduler sends
     try:
-        names = _what_varies(prepared.cells)
-        with _ProgressLines(len(prepared.todo), runner.rounds(prepared.todo), names) as progress:
+        names = what_varies(prepared.cells)
+        with ProgressLines(len(prepared.todo), runner.rounds(prepared.todo), names) as progress:
             return runner.measure(prepared, progress.ended)
     except (KeyboardInterrupt, OSError) as error:
         done = sum((prepared.folder / "cells" / f"{cell.id}.parquet").exists() for cell in prepared.mine)
@@ -730,71 +730,3 @@ def _warnings_as_lines() -> Iterator[list[warnings.WarningMessage]]:
         yield caught
     for text in dict.fromkeys(str(warning.message) for warning in caught):
         typer.echo(f"bench: {text}", err=True)
-
-
-def _what_varies(cells: Collection[Any]) -> dict[str, str]:
-    """Cell id -> what tells the cell from the others of the plan, beside its model and backend."""
-    from bench.report.cells import told_apart
-
-    columns = [cell.columns() for cell in cells]
-    return {
-        one["cell_id"]: "".join(f" {name} {value}" for name, value in apart.items() if name != "backend")
-        for one, apart in zip(columns, told_apart(columns), strict=True)
-    }
-
-
-class _ProgressLines:
-    """Cells done, failed and the time left: a live line on a terminal, a plain line now and then in a pipe."""
-
-    FAILURES_SHOWN = 20
-    """So many failures have a line of their own in a pipe, however fast they come."""
-
-    def __init__(self, total: int, rounds: int | None = None, names: Mapping[str, str] | None = None) -> None:
-        self.total, self.rounds, self.names = total, rounds or total, names or {}
-        self.rounds_done = 0
-        self.console = Console(stderr=True)
-        self.done = self.failed = 0
-        self.started = self.shown = time.monotonic()
-        self.bar: Progress | None = None
-
-    def __enter__(self) -> _ProgressLines:
-        if self.console.is_terminal:
-            columns = (BarColumn(20), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-            self.bar = Progress(*columns, console=self.console, transient=True)
-            self.bar.start()
-            self.task = self.bar.add_task("cells", total=self.total)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar:
-            self.bar.stop()
-
-    def ended(self, cell: Any, status: str) -> None:
-        from bench.engines.local import ROUND
-        from bench.store import GOOD_STATUSES
-
-        self.rounds_done += 1
-        if status == ROUND:
-            return
-        self.done += 1
-        self.failed += status not in GOOD_STATUSES
-        seconds = time.monotonic() - self.started
-        left = seconds / self.rounds_done * max(0, self.rounds - self.rounds_done)
-        state = f"{self.failed} failed, {_duration(left)} left" if self.done < self.total else f"{self.failed} failed"
-        last = f"{cell.model} {cell.backend}{self.names.get(cell.id, '')}: {status}"
-        if self.bar:
-            self.bar.update(self.task, completed=self.done, description=f"{state}; {last}")
-        elif (
-            self.done in (1, self.total)
-            or time.monotonic() - self.shown >= 10
-            or (status not in GOOD_STATUSES and self.failed <= self.FAILURES_SHOWN)
-        ):
-            self.shown = time.monotonic()
-            typer.echo(f"{self.done}/{self.total} cells, {state}; {last}", err=True)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 100 else f"{minutes} min"

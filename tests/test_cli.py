@@ -22,10 +22,11 @@ from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 import bench
-from bench import cli, environment, plan, registry, runner, store
+from bench import environment, plan, registry, runner, store
 from bench.cli import app
 from bench.engines import local
 from bench.plan import Request
+from bench.progress import ProgressLines, what_varies
 
 FAULTS = str(TESTS / "plugins" / "faults.py")
 PAIR = ["run", "--suite", "stability", "--models", "rotrnn,lru", "--seeds", "0", "--depths", "1", "--device", "cpu"]
@@ -470,7 +471,7 @@ class Cell:
 
 
 def test_progress_of_many_failures_in_a_pipe_is_a_few_lines(capsys):
-    with cli._ProgressLines(1000) as progress:
+    with ProgressLines(1000) as progress:
         for _ in range(1000):
             progress.ended(Cell, "error")
     lines = capsys.readouterr().err.splitlines()
@@ -481,7 +482,7 @@ def test_progress_of_many_failures_in_a_pipe_is_a_few_lines(capsys):
 def test_progress_names_what_tells_a_cell_from_the_others(capsys):
     asked = {"length": [64, 256], "mode": ["forward", "decode"], "d_model": 8}
     cells = plan.cells(plan.Request.parse(suite="throughput", models="lru", set=asked), "cpu", "quick")
-    with cli._ProgressLines(4, names=cli._what_varies(cells)) as progress:
+    with ProgressLines(4, names=what_varies(cells)) as progress:
         for cell in cells:
             progress.ended(cell, "error")
     said = {line.partition("; ")[2] for line in capsys.readouterr().err.splitlines()}
@@ -491,7 +492,7 @@ def test_progress_names_what_tells_a_cell_from_the_others(capsys):
 def test_progress_on_a_terminal_is_one_line_that_changes(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
-    with cli._ProgressLines(3) as progress:
+    with ProgressLines(3) as progress:
         progress.ended(Cell, "ok")
         progress.ended(Cell, "error")
         progress.bar.refresh()
