@@ -331,10 +331,20 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
                     depth=own_depth,
                     d_model=fit.d_model,
                     seed=seed,
-                    factors={key: getattr(fit, key) for key in own if key != "d_model"},
+                    factors=_factors(fit),
                     compiled=request.compile and backend == "torch",
                     match=matches.get(model),
                 )
+
+
+def _factors(suite: Suite) -> dict[str, Any]:
+    """A cell's own factors: but for one that an alternative stands in for, which has no value unless it is given."""
+    values = {key: getattr(suite, key) for key in fields(type(suite)) if key != "d_model"}
+    defaults = {field.name: field.default for field in dataclasses.fields(suite)}
+    replaced = {
+        key for key, other in suite.alternatives.items() if defaults[other] is None and values[other] is not None
+    }
+    return {key: value for key, value in values.items() if key not in replaced}
 
 
 def _adapted(
@@ -443,7 +453,7 @@ def current(cell: Cell) -> Cell:
         suite_version=suite.version,
         options={key: getattr(layer, key) for key in fields(type(layer)) if key != "d_model"},
         task_options={} if task is None else {key: getattr(task, key) for key in fields(type(task))},
-        factors={key: getattr(suite, key) for key in fields(type(suite)) if key != "d_model"},
+        factors=_factors(suite),
     )
 
 

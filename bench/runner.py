@@ -433,7 +433,9 @@ def plan_blocks(prepared: Prepared, out: Path) -> list[Block]:
     for cell, found in zip(prepared.todo, factors, strict=True):
         key = (cell.model, cell.depth, cell.task, cell.d_model)
         if key not in sizes:
-            sizes[key] = (f"{cell.trained:,}", f"{cell.layer.state_reals:,}")
+            task = cell.task_object
+            reals = cell.layer.state_reals if task is None else cell.layer.state_at(task.length)
+            sizes[key] = (f"{cell.trained:,}", f"{reals:,}")
         took = seconds.get(cell.kind)
         total, unknown_cells = total + (took or 0), unknown_cells + (took is None)
         rows.append(

@@ -194,8 +194,30 @@ def test_epochs_are_whole_passes_over_the_training_split():
     asked = {"suite": "accuracy", "models": "lru", "tasks": TASK, "seeds": "0"}
     (cell,) = plan.cells(Request.parse(**asked, set=["epochs=2", "batch=8", "d_model=8"]), "cpu", "quick")
     assert (cell.factors["epochs"], cell.suite_object.training(64).steps) == (2, 16)
+    assert "steps" not in cell.factors  # no number that the training does not have
     with pytest.raises(ValueError, match="epochs and steps say the same: give one of them"):
         cells("epochs=2")
+
+
+def test_epochs_of_rows_are_those_that_were_made_though_batches_do_not_divide_the_examples():
+    tiny = ["epochs=4", "batch=10", "evaluations=4", "watched=4", "d_model=4", "d_state=4"]
+    tasks = TASK.replace("train=64", "train=33")
+    asked = Request.parse(suite="accuracy", models="lru", tasks=tasks, seeds="0", set=tiny)
+    rows, _ = measure(plan.cells(asked, "cpu", "quick")[0])
+    found = rows[rows["metric"] == "seconds"]
+    assert found["step"].tolist() == [3, 6, 9, 12]
+    assert found["epoch"].tolist() == [1, 2, 3, 4]
+
+
+def test_rows_hold_the_options_of_their_task_and_the_state_at_its_length():
+    small = "mqar[length=16,kv_pairs=2,vocabulary_size=16,train=40,validation=10,test=10]"
+    (cell,) = plan.cells(
+        Request.parse(suite="accuracy", models="transformer", tasks=small, seeds="0",
+                      set=["steps=1", "evaluations=1", "d_model=8", "d_state=8", "heads=2"]), "cpu", "quick",
+    )  # fmt: skip
+    rows, _ = measure(cell)
+    assert set(rows["state_reals"]) == {16 * 2 * 8}  # a key and a value of every position
+    assert json.loads(rows["facts"].iloc[0])["task_options"]["kv_pairs"] == 2
 
 
 def test_items_made_ahead_come_in_order_and_what_fails_in_making_them_comes_through():
@@ -248,6 +270,15 @@ def test_published_recipes_say_what_the_sources_say():
     assert adaptation("paper", "lru", "pathfinder[size=128]").options["max_phase"] == pytest.approx(np.pi / 10)
     with pytest.raises(ValueError, match="recipe paper: it has nothing for lru on digits: it has image, listops"):
         adaptation("paper", "lru", "digits")
+    assert adaptation("paper", "rotrnn", "pathfinder").factors["momentum"] == 0.9
+    assert adaptation("paper", "lru", "listops[train=64,origin=generated]").factors["steps"] == 80_000
+
+
+@pytest.mark.parametrize("task", ["pathfinder[size=256]", "pathfinder[difficulty=easy]", "listops[max_length=100]",
+                                  "speech-commands[words=10]"])  # fmt: skip
+def test_a_published_recipe_is_for_the_published_task_alone(task):
+    with pytest.raises(ValueError, match="recipe paper: it has nothing for s5 on "):
+        adaptation("paper", "s5", task)
 
 
 def test_a_variant_that_gives_an_option_keeps_it_whatever_the_recipe_says():
@@ -302,6 +333,14 @@ def test_later_sections_go_first_and_the_user_before_them_all(tmp_path):
         ("rate = 1", "rate stands outside of a section"),
         ("[default", "recipe .*"),
         ("[default]\nrecipe = 'paper'", "names another recipe"),
+        ("[default]\nsteps = 10\nepochs = 2", r"\[default\]: epochs and steps say the same"),
+        ("[default]\n[models.rotrn]\nsteps = 9", r"unknown model in .*\[models.rotrn\] 'rotrn': did you mean 'rotrnn'"),
+        ("[default]\n[tasks.digit]\nsteps = 9", r"unknown task in .*\[tasks.digit\] 'digit': did you mean 'digits'"),
+        (
+            "[default]\n[nosuch.digits]\nsteps = 9",
+            r"unknown section in recipe .* 'nosuch'",
+        ),
+        ('[default]\n[lru."digits[foo=1]"]\nsteps = 9', r"\[lru.digits\[foo=1\]\] has no option 'foo'"),
     ],
 )
 def test_a_recipe_file_with_a_fault_is_refused_with_its_section(tmp_path, text, says):

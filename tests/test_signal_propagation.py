@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from cells import measure
 from safetensors.numpy import save_file
+from scipy import stats
 from scipy.integrate import quad
 from scipy.special import logsumexp
 
@@ -136,13 +137,25 @@ def test_what_no_float_holds_is_infinite_and_its_logarithm_is_not():
 @pytest.mark.parametrize(("call", "says"), [
     (lambda: theory.energy_rnn(0, 1), "width n must be at least 1, not 0"),
     (lambda: theory.energy_lru(3, -1), "a length must not be negative, but is -1"),
-    (lambda: theory.longest(3, 0), "within must be positive, not 0"),
-    (lambda: theory.least_width(3, -0.1), "within must be positive, not -0.1"),
+    (lambda: theory.energy_rnn(2.5, 3), "whole numbers, not 2.5 and 3"),
+    (lambda: theory.longest(3, 0), "within must be above 0 and finite, not 0"),
+    (lambda: theory.longest(3, math.inf), "within must be above 0 and finite, not inf"),
+    (lambda: theory.least_width(3, -0.1), "within must be above 0 and finite, not -0.1"),
     (lambda: theory.scale(3, 0), "length 0 does not depend on W"),
+    (lambda: theory.critical_lru(math.nan), "c must be at least 0 and finite, not nan"),
+    (lambda: theory.untied_variance(100, 50, "Complex"), "unknown ensemble 'Complex': did you mean 'complex'"),
+    (lambda: theory.longest(100, 0.1, "RNN"), "unknown recurrence 'RNN': did you mean 'rnn'"),
 ])  # fmt: skip
 def test_widths_and_lengths_that_have_no_meaning_are_refused(call, says):
     with pytest.raises(ValueError, match=says):
         call()
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32])
+def test_numpy_integers_do_not_overflow(kind):
+    assert theory.energy_rnn(kind(1000), kind(5), exact=True) == theory.energy_rnn(1000, 5, exact=True)
+    assert theory.energy_lru(kind(50), kind(10), exact=True) == theory.energy_lru(50, 10, exact=True)
+    assert theory.energy_real(kind(20_000), kind(5)) == theory.energy_real(20_000, 5)
 
 
 # Theory: regimes and limits.
@@ -166,6 +179,13 @@ def test_the_critical_limits(c, q, s):
 def test_limits_at_zero():
     assert theory.critical_rnn(0) == 1
     assert theory.critical_lru(0) == 0
+
+
+def test_limits_too_large_for_a_float_are_infinite():
+    assert theory.critical_rnn(37) == pytest.approx(math.exp(37**2 / 2 - math.log(37**2)))
+    assert {theory.critical_rnn(c) for c in (38, 1e100)} == {theory.critical_lru(c) for c in (38, 1e100)} == {math.inf}
+    assert theory.critical_lru(37) < math.inf
+    assert theory.untied_variance(1, 2000) == math.inf
 
 
 def test_below_the_square_root_the_first_correction_is_a_count_of_quadruples():
@@ -206,6 +226,20 @@ def test_the_longest_length_and_the_least_width_are_where_the_error_passes(withi
     assert error(500, t) <= within < error(500, t + 1)
     n = theory.least_width(200, within, recurrence)
     assert error(n, 200) <= within < error(n - 1, 200)
+
+
+def test_an_energy_that_is_exactly_at_the_limit_is_within_it():
+    assert theory.energy_rnn(10, 2, exact=True) == Fraction(101, 100)
+    assert theory.longest(10, 0.01, "rnn") == 2
+    assert theory.longest(100, 1e-4, "rnn") == 2
+    assert theory.least_width(2, 0.01, "rnn") == 10
+    assert theory.longest(100, 1e-18) == 1  # S is t + 1 exactly up to there
+    assert theory.least_width(1, 1e-18) == 1
+
+
+@pytest.mark.parametrize(("n", "t"), [(7, 1), (1000, 1), (10**9, 10), (10**12, 100)])
+def test_where_width_hardly_matters_the_scale_is_one(n, t):
+    assert theory.scale(n, t) == pytest.approx(1, abs=1e-12)
 
 
 def test_lengths_where_width_one_is_enough():
@@ -501,6 +535,52 @@ def test_figures_show_what_is_in_the_store(tmp_path):
     first = files[1].read_bytes()
     drawing.write(some[1:], tmp_path, ["svg"])
     assert files[1].read_bytes() == first  # same store, same bytes
+
+
+REAL = ["dense-rnn.ensemble=real", "dense-rnn.tied=true"]
+
+
+def test_theory_of_real_weights_in_a_figure_is_that_of_real_weights():
+    frame = pd.concat([measure(cell) for cell in cells("dense-rnn", *REAL, "n=4", *TINY, "t=4", "points=5")])
+    (panel,) = figures(frame)[0].panels
+    (exact,) = [series for series in panel.series if (series.name, series.style) == ("n = 4", "theory")]
+    np.testing.assert_allclose(exact.y, [theory.energy_real(4, k) for k in range(5)])
+    fresh = pd.concat([measure(cell) for cell in cells("dense-lru[tied=false]", "n=4", *TINY, "t=4", "points=5")])
+    (panel,) = figures(fresh)[0].panels
+    (exact,) = [series for series in panel.series if series.style == "theory"]
+    np.testing.assert_allclose(exact.y, (np.arange(5) + 1) / 2)  # t + 1, over the root of 4
+
+
+def test_figures_of_a_constant_input_and_of_lengths_beyond_all_floats():
+    rows = measure(cells("lru", "n=8", "part=constant", "length=9", "d_model=3", depths="1")[0])
+    (figure,) = figures(rows)
+    points, exact = figure.panels[0].series
+    np.testing.assert_allclose(points.y, exact.y, rtol=1e-5)
+    far = measure(cells("dense-rnn", "n=4", *TINY, "c=45")[0])
+    (figure,) = figures(far)
+    assert math.isinf(next(s for s in figure.panels[0].series if s.name == "n → ∞").y[-1])
+
+
+def test_a_dense_model_beside_trained_ones_has_the_width_of_its_features():
+    group = next(report.Group.of(measure(cells("dense-lru", "n=9", *TINY, "c=2")[0])))
+    group.key["n"] = None
+    assert group.n == 9
+
+
+def test_limits_go_by_each_lines_own_noise_and_lines_of_several_seeds_say_which():
+    planned = cells("lru", "n=8", "noise=64,8", *(setting for setting in TINY if setting != "noise=64"))
+    frame = pd.concat([measure(cell) for cell in planned], ignore_index=True)
+    tables = {block.title: block for block in report.blocks(frame) if isinstance(block, Table)}
+    checked = tables["Measured energies against their exact expectation"]
+    total = sum(int(row[-6].split()[-1]) for row in checked.rows)
+    limits = [float(row[-5]) for row in checked.rows]
+    wanted = [stats.t.ppf(1 - 0.01 / (2 * total), noise - 1) for noise in (64, 8)]
+    assert sorted(limits) == pytest.approx(sorted(wanted), abs=0.005)
+
+    asked = Request.parse(suite="signal_propagation", models="dense-lru", seeds="1,2", set=["n=4", *TINY])
+    frame = pd.concat([measure(cell) for cell in plan.cells(asked, "cpu", "quick")], ignore_index=True)
+    (table,) = [block for block in report.blocks(frame) if block.title.startswith("Energy of dense")]
+    assert {row[list(table.columns).index("seed")] for row in table.rows} == {"1", "2"}
 
 
 def test_tables_of_dense_recurrences_and_layers():

@@ -19,6 +19,8 @@ from bench.data import checksum
 from suites.tasks import listops
 from suites.tasks.digits import Digits, split
 from suites.tasks.listops import VOCABULARY, ListOps, distinct_trees, draw, generate, text, tokens, value
+from suites.tasks.retrieval import Retrieval
+from suites.tasks.text import Text
 
 SMALL = {"max_length": 60, "train": 60, "validation": 20, "test": 20}
 
@@ -494,6 +496,8 @@ def test_rows_are_cut_to_2047_tokens_and_eos(root, digits, length):
         ("[MAX 4 3 ]", "two fields are expected, not 1"),
         ("[MAX 4 3 ]\t4\t4", "two fields are expected, not 3"),
         ("( )\t4", "no tokens"),
+        ("( ( ( [MAX 4 ) 3 ) ] )\t9", "the label is 9, and the tree's value 4"),
+        ("4 3 X ]\t9", "unknown token 'X'|a bracket closes no operation"),
         ("1" * 200_000 + "\t4", "field larger than field limit"),
     ],
 )
@@ -502,6 +506,27 @@ def test_what_no_tree_has_is_an_error_with_file_and_row(root, line, said):
     # The header is row 1.
     with pytest.raises(ValueError, match=rf"^basic_val\.tsv, row 3: .*{said}"):
         ListOps(origin="files").load(0)
+
+
+def test_trees_that_stand_in_two_files_count_in_the_later_split_alone(root):
+    val, test = ROWS["basic_val.tsv"], ROWS["basic_test.tsv"]
+    write(root, {"basic_train.tsv": [*ROWS["basic_train.tsv"], *val, *test], "basic_val.tsv": [*val, test[0]],
+                 "basic_test.tsv": test})  # fmt: skip
+    leaky = splits_of(ListOps(origin="files").load(0))
+    write(root)
+    for name, part in splits_of(ListOps(origin="files").load(0)).items():
+        np.testing.assert_array_equal(leaky[name].inputs, part.inputs)
+    write(root, {**ROWS, "basic_train.tsv": val})
+    with pytest.raises(ValueError, match=r"basic_train\.tsv: no examples that no later split has"):
+        ListOps(origin="files").load(0)
+
+
+def test_published_figures_are_of_the_published_lengths():
+    assert ListOps(train=100).published == ListOps(origin="files").published == ("LRA", "ListOps")
+    assert ListOps(max_length=100).published is None
+    assert ListOps(min_length=50).published is None
+    assert (Text().published, Text(max_length=100).published) == (("LRA", "Text"), None)
+    assert (Retrieval().published, Retrieval(max_length=100).published) == (("LRA", "Retrieval"), None)
 
 
 def test_a_file_without_header_or_rows_is_an_error(root):

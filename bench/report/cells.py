@@ -116,7 +116,7 @@ class Cells:
         names = sorted({name for found in factors.values() for name in found})
         varying += [name for name in names if len({str(found.get(name)) for found in factors.values()}) > 1]
         places = _places(results)
-        recorded, metrics = results[list(ROWS)], pd.factorize(results["metric"])[0]
+        recorded, metrics = results[[name for name in ROWS if name in results]], pd.factorize(results["metric"])[0]
         for values, group in cells.groupby(GROUP, dropna=False, sort=False):
             key = dict(zip(GROUP, values, strict=True))
             counted = [places[i] for i in group.index[group["status"].isin(cls.counted)]]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from bench import registry
 from bench.contract import Adaptation, Suite, require
-from bench.options import convert, parse_name
+from bench.options import convert, parse_name, unknown
 
 HERE = Path(__file__).parent
 BUILT_IN = ("quick", "paper")
@@ -32,6 +32,8 @@ def adaptation(suite: type[Suite], recipe: str, model: str, task: str) -> Adapta
     found = [name for name in ("default", f"models.{model}") if name in sections]
     for owner in ("tasks", model):
         own = [name for name in sections if name.startswith(f"{owner}.") and _fits(name.partition(".")[2], task)]
+        if recipe == "paper" and not _covers((name.partition(".")[2] for name in own), task):
+            own = []
         found += sorted(own, key=len)
     known = sorted(name.partition(".")[2] for name in sections if name.startswith(f"{model}."))
     require(
@@ -50,10 +52,20 @@ def adaptation(suite: type[Suite], recipe: str, model: str, task: str) -> Adapta
     return Adaptation(factors=values, fixed={"recipe": Path(recipe).stem}, options=options, depth=depth)
 
 
+ALIKE = {"origin", "preprocessing", "rate", "zero_shot", "train", "validation", "test"}
+"""Options of tasks that change where data come from, how many there are or what is tested, and not what is learnt."""
+
+
 def _fits(section: str, task: str) -> bool:
     """Whether a section's task is this one: of the same name, with all the options that the section names."""
     (name, wanted), (plain, options) = parse_name(section), parse_name(task)
     return name == plain and wanted.items() <= options.items()
+
+
+def _covers(sections: Iterable[str], task: str) -> bool:
+    """Whether the task has no other options than these sections name, and `ALIKE`: else it is another task."""
+    named = {option for section in sections for option in parse_name(section)[1]}
+    return parse_name(task)[1].keys() <= named | ALIKE
 
 
 @cache
@@ -77,8 +89,23 @@ def _read(suite: type[Suite], recipe: str) -> Mapping[str, Mapping[str, Any]]:
         else:
             for inner, section in value.items():
                 require(isinstance(section, dict), f"recipe {recipe}: [{name}] holds {inner}, which is no section")
+                _check_names(recipe, name, inner)
                 sections[f"{name}.{inner}"] = _checked(suite, recipe, f"{name}.{inner}", section)
     return sections
+
+
+def _check_names(recipe: str, owner: str, inner: str) -> None:
+    """ValueError unless [owner.inner] names models and tasks, with options, that there are."""
+    at = f"recipe {recipe}, [{owner}.{inner}]"
+    models = registry.plugins("model")
+    if owner not in ("models", "tasks", *models):
+        raise unknown(f"section in recipe {recipe}:", owner, ("default", "models", "tasks", *models))
+    kind: registry.Kind = "model" if owner == "models" else "task"
+    name, options = parse_name(inner)
+    known = registry.plugins(kind)
+    if name not in known:
+        raise unknown(f"{kind} in {at}", name, known)
+    convert(at, registry.find(kind, name), options)
 
 
 def _checked(suite: type[Suite], recipe: str, name: str, section: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,6 +115,8 @@ def _checked(suite: type[Suite], recipe: str, name: str, section: Mapping[str, A
     kept = {key: str(content.pop(key)) for key in TEXTS if key in content}
     options, depth = content.pop("options", None), content.pop("depth", None)
     require("recipe" not in content, f"{owner} names another recipe")
+    for key, other in suite.alternatives.items():
+        require(not {key, other} <= content.keys(), f"{owner}: {key} and {other} say the same: give one of them")
     found = kept | convert(owner, suite, content)
     if depth is not None:
         whole = isinstance(depth, int) and not isinstance(depth, bool)

@@ -47,8 +47,14 @@ class Run:
             batch=self.batch,
             length=task.length,
             params=sum(w.size for name, w in weights.items() if roles[name] != "constant"),
+            state_reals=cell.layer.state_at(task.length),
         )
-        cell.fact(data_sha256=self.data.checksum, floors=task.floors(self.data), published=task.published)
+        cell.fact(
+            data_sha256=self.data.checksum,
+            floors=task.floors(self.data),
+            published=task.published,
+            task_options=dict(cell.cell.task_options),
+        )
         self.trainer = cell.backend.Trainer(self.network, weights, self.recipe, cell.cell.dtype, cell.device)
         self.step, self.tokens, self.seconds, self.waited = 0, 0, 0.0, 0.0
         self.best: tuple[float, float, int] = (-1.0, 0.0, 0)
@@ -85,7 +91,7 @@ class Run:
             yield Batch.of(train, chosen), dropout_masks(self.recipe, self.network, seed, step, len(chosen))
 
     def _evaluate(self, gradient: float) -> None:
-        """Metrics of this step. The clock stands still only for what is looked at beside training itself."""
+        """Metrics of this step."""
         record = self.cell.record
         where: dict[str, Any] = {"step": self.step, "epoch": self._epoch(self.step)}
         for split, examples in (("train", self.watched), ("validation", self.data.validation)):
@@ -156,7 +162,7 @@ class Run:
         return float(np.concatenate(right).mean()), float(np.concatenate(lost).mean())
 
     def _epoch(self, step: int) -> int:
-        return step * self.batch // len(self.data.train)
+        return step // (len(self.data.train) // self.batch)  # the last few examples of an epoch fill no batch
 
     @property
     def _unit(self) -> str:

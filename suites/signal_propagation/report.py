@@ -23,13 +23,16 @@ WITHIN = 0.1
 ALPHA = 0.01
 """Level of the Bonferroni limit over all z-scores of a table."""
 
+MANY = 1000
+"""From here on a z-score has no decimals that anybody reads."""
+
 ROUNDING = 1e-6
 """Of an energy: a standard error below has no spread of samples in it."""
 
 DENSE_NOTE = (
     f"energy: of the state, in energies of an input, mean ± standard error over samples. z: (energy - exact) / error, "
     f"judged where the effective sample size (sum e)^2 / sum e^2 is at least {JUDGED_FROM}; with fewer the sample has "
-    "not seen the tail that carries the mean: (tail not sampled)."
+    "not seen the tail that carries the mean: (tail not sampled). A dash: too large for the dtype, or not known."
 )
 
 
@@ -38,29 +41,25 @@ def blocks(results: pd.DataFrame) -> list[Block]:
     if not len(results):
         return [Note("no cells")]
     found: list[Block] = []
-    with_samples = set(results.loc[results["metric"] == "effective_samples", "cell_id"])
-    is_dense = results["cell_id"].isin(with_samples)
-    dense, diagonal = (
-        [group for group in Group.of(rows) if group.ok] for rows in (results[is_dense], results[~is_dense])
-    )
-    constant = [group for group in diagonal if len(group.metric("constant_norm"))]
-    diagonal = [group for group in diagonal if group not in constant]
+    dense, diagonal, constant = groups(results)
     if constant:
         found.append(_constant(constant))
     if dense:
         found += [_agreement(dense), _energies(dense), *_real_above_complex(dense)]
-    if dense or diagonal:
+    if diagonal or any(group.recurrence == "lru" and group.complex for group in dense):
         found.append(_regimes(dense, diagonal))
     if diagonal:
         found += [_check(diagonal), *_task(diagonal), *_depth(diagonal)]
     return found or [Note("nothing was measured")]
 
 
-def groups(results: pd.DataFrame) -> tuple[list[Group], list[Group]]:
-    """What was measured of dense recurrences, and of diagonal layers."""
+def groups(results: pd.DataFrame) -> tuple[list[Group], list[Group], list[Group]]:
+    """What was measured of dense recurrences, of diagonal layers, and of these under a constant input alone."""
     is_dense = results["cell_id"].isin(set(results.loc[results["metric"] == "effective_samples", "cell_id"]))
-    dense, diagonal = ([*Group.of(rows)] if len(rows) else [] for rows in (results[is_dense], results[~is_dense]))
-    return [group for group in dense if group.ok], [group for group in diagonal if group.ok]
+    parts = ([*Group.of(rows)] if len(rows) else [] for rows in (results[is_dense], results[~is_dense]))
+    dense, diagonal = ([group for group in part if group.ok] for part in parts)
+    constant = [group for group in diagonal if len(group.metric("constant_norm"))]
+    return dense, [group for group in diagonal if group not in constant], constant
 
 
 class Group(Cells):
@@ -70,7 +69,8 @@ class Group(Cells):
 
     @property
     def n(self) -> int:
-        return int(self.key["n"] or 0)
+        """The width: of a trained network that of its layer."""
+        return int(self.key["n"] or self.column("d_state") or self.key["d_model"])
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -149,18 +149,29 @@ def _agreement(groups: Sequence[Group]) -> Table:
 def _energies(groups: Sequence[Group]) -> Table:
     """Every length at the largest width of each model."""
     rows = []
+    several = any(group.ok > 1 for group in groups)
     for group in widest(groups):
         for _, point in group.points().iterrows():
             t, exact, z = int(point["t"]), point["energy_expected"], point["z"]
             tail = " (tail not sampled)" if not math.isnan(z) and not point["judged"] else ""
             rows.append([
-                *group.label(), f"{t / math.sqrt(group.n):.2f}", str(t),
+                *group.label(), *([f"{point['seed']:.0f}"] if several else []), f"{t / math.sqrt(group.n):.2f}", str(t),
                 f"{_number(point['energy'])} ± {_number(point['energy_error'], 2)}",
                 _number(point["energy_median_of_means"]), _number(exact),
-                ("-" if math.isnan(z) else f"{z:+.2f}") + tail, f"{point['effective_samples']:.0f}",
+                _score(z) + tail, f"{point['effective_samples']:.0f}",
             ])  # fmt: skip
     heads = groups[0].heads()
-    columns = [*heads, "c", "t", "energy", "median of means", "exact", "z", "effective samples"]
+    columns = [
+        *heads,
+        *(["seed"] if several else []),
+        "c",
+        "t",
+        "energy",
+        "median of means",
+        "exact",
+        "z",
+        "effective samples",
+    ]
     title = "Energy of dense recurrences at the largest width"
     return Table(title, columns, rows, [DENSE_NOTE], numeric=columns[len(heads):])  # fmt: skip
 
@@ -208,7 +219,7 @@ def _regimes(dense: Sequence[Group], diagonal: Sequence[Group]) -> Table:
             *group.named(heads), _number(group.at("white_noise_expected", 1)),
             _number(group.at("white_noise_expected", last)), f"{last:,}",
             _number(group.mean("stationary_energy")), _percent(spread.get(last)), leaves_at,
-            _number(group.mean("half_life")), _number(-1 / rate if rate else None),
+            _number(group.mean("half_life")), _number(-1 / rate if rate is not None and rate < 0 else None),
             _number(group.mean("float16_headroom")), *(_steps(group, name) for name in LARGEST),
         ])  # fmt: skip
     columns = [*heads, "energy at 1", "at the end", "end", "stationary", "spread of draws", "leaves at", "half-life",
@@ -217,7 +228,8 @@ def _regimes(dense: Sequence[Group], diagonal: Sequence[Group]) -> Table:
         "White input of unit variance; energies per entry of the state, by the exact formula of each system. leaves "
         f"at: the t from which on one initialisation is more than {WITHIN:.0%} from infinite width: for dense-lru the "
         "exact mean against t + 1, for layers the sd over draws (spread of draws, at the end).",
-        "half-life: steps, of an impulse's energy. memory: steps over which the energy of dL/du falls to 1/e, fitted. "
+        "half-life: steps, of an impulse's energy. memory: steps over which the energy of dL/du falls to 1/e, by a fit "
+        "(a dash: it does not fall). "
         "head-room: bits between the largest entry's rms at the end and the largest finite number. overflow: the t at "
         "which that rms passes it.",
     ]
@@ -228,24 +240,26 @@ def _check(groups: Sequence[Group]) -> Table:
     """Measured energies against exact ones."""
     white = [group.beside("white_noise") for group in groups]
     z = [(wide["energy"] - wide["expected"]) / wide["error"] for wide in white]
-    total, sequences = sum(map(len, z)), int(groups[0].key["noise"])
-    limit = float(stats.t.ppf(1 - ALPHA / (2 * total), sequences - 1))
+    total = sum(map(len, z))
     rows = []
     for group, values in zip(groups, z, strict=True):
+        limit = float(stats.t.ppf(1 - ALPHA / (2 * total), int(group.key["noise"]) - 1))
         rounding = []
         for name in ("constant", "impulse", "memory"):
             wide = group.beside(name)
             rounding.append(float((wide["energy"] - wide["expected"]).abs().max() / wide["expected"].max()))
         rows.append([
-            *group.label(), f"{values.abs().max():.2f} of {len(values)}", f"{math.sqrt((values**2).mean()):.2f}",
-            *(f"{value:.1e}" for value in rounding),
+            *group.label(), f"{values.abs().max():.2f} of {len(values)}", f"{limit:.2f}",
+            f"{math.sqrt((values**2).mean()):.2f}", *(f"{value:.1e}" for value in rounding),
         ])  # fmt: skip
     heads = groups[0].heads()
-    columns = [*heads, "white: largest |z|", "rms z", "constant", "impulse", "memory"]
+    columns = [*heads, "white: largest |z|", "limit", "rms z", "constant", "impulse", "memory"]
     note = (
-        f"white: z of the state's energy under white noise; the two-sided Bonferroni limit at {ALPHA:.0%} over the "
-        f"{total} values of this table is {limit:.2f} (Student, {sequences - 1} degrees of freedom). constant, "
-        "impulse, memory: largest difference over largest energy; nothing there is left to chance, it is rounding."
+        f"white: z of the state's energy under white noise. limit: the two-sided Bonferroni limit at {ALPHA:.0%} over "
+        f"the {total} values of this table, by Student's t with noise - 1 degrees of freedom. It holds where many "
+        "modes carry the energy: that of a single mode is skewed, and z of 64 sequences passes a limit of 1 in 10,000 "
+        "at 1 in 600. constant, impulse, memory: largest difference over largest energy; nothing there is left to "
+        "chance, it is rounding."
     )
     title = "Measured energies against their exact expectation"
     return Table(title, columns, rows, [note], numeric=columns[len(heads) :])
@@ -321,6 +335,10 @@ def _steps(group: Group, name: str) -> str:
     """The step of an overflow, the earliest over seeds; never where there is none."""
     steps = group.values(f"{name}_overflow")
     return f"{int(steps.min()):,}" if len(steps) else "never"
+
+
+def _score(z: float) -> str:
+    return "-" if math.isnan(z) else f"{z:+.2f}" if abs(z) < MANY else f"{z:+.1e}"
 
 
 def _number(value: float | None, digits: int = 4) -> str:

@@ -15,13 +15,16 @@ of the three regimes: arXiv 2605.05113.
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Literal, NamedTuple, overload
+from typing import Literal, NamedTuple, get_args, overload
 
 import numpy as np
 from scipy.optimize import brentq
 
 from bench.contract import require
+from bench.options import unknown
 
 Recurrence = Literal["rnn", "lru"]
 Ensemble = Literal["complex", "real"]
@@ -30,6 +33,11 @@ REAL_POLYNOMIALS: tuple[tuple[int, ...], ...] = (
     (1,), (1,), (1, 0, 2), (1, 0, 10, 4), (1, 0, 28, 28, 48), (1, 0, 62, 110, 468, 304),
 )  # fmt: skip
 """n Q_{n,k} n^k of real Gaussian W for k = 0 .. 5: coefficients of n^{k+1}, n^k, ... by enumeration of all pairings."""
+
+RECURRENCES, ENSEMBLES = get_args(Recurrence), get_args(Ensemble)
+
+LARGEST_C = 38.0
+"""s(c) is above the largest float from a little below here on."""
 
 CRITICAL_FROM, CRITICAL_TO = 0.699, 3.0
 """c = t / sqrt(n) between which a length is called critical: where the limit q(c) passes 1.01 and 10."""
@@ -41,7 +49,7 @@ def energy_rnn(n: int, k: int, exact: Literal[False] = False) -> float: ...
 def energy_rnn(n: int, k: int, exact: Literal[True]) -> Fraction: ...
 def energy_rnn(n: int, k: int, exact: bool = False) -> float | Fraction:
     """Q_{n,k} for complex Gaussian W: a float (infinity above the largest), or the exact Fraction."""
-    _check(n, k)
+    n, k = _whole(n, k)
     if exact:
         return _exact_rnn(n, k)
     return _exp(float(log_energies(n, k)[-1]))
@@ -53,7 +61,7 @@ def energy_lru(n: int, t: int, exact: Literal[False] = False) -> float: ...
 def energy_lru(n: int, t: int, exact: Literal[True]) -> Fraction: ...
 def energy_lru(n: int, t: int, exact: bool = False) -> float | Fraction:
     """S_{n,t} for complex Gaussian W: a float (infinity above the largest), or the exact Fraction."""
-    _check(n, t)
+    n, t = _whole(n, t)
     if exact:
         return sum((_exact_rnn(n, k) for k in range(t + 1)), Fraction(0))
     return _exp(float(log_energies(n, t, "lru")[-1]))
@@ -65,7 +73,8 @@ def log_energies(n: int, k: int, recurrence: Recurrence = "rnn") -> np.ndarray:
     With R = sum log(1 + i/n) and D = sum 2 artanh(i/n) over i < k + 2, which has no cancellation,
     Q = n e^R (1 - e^-D) / ((k+1) (k+2)).
     """
-    _check(n, k)
+    n, k = _whole(n, k)
+    _known("recurrence", recurrence, RECURRENCES)
     x = np.arange(k + 2) / n
     rising = np.cumsum(np.log1p(x))[1:]
     with np.errstate(divide="ignore"):
@@ -77,7 +86,7 @@ def log_energies(n: int, k: int, recurrence: Recurrence = "rnn") -> np.ndarray:
 
 def energy_real(n: int, k: int, exact: bool = False) -> float | Fraction:
     """Q_{n,k} for real Gaussian W, k <= 5; never below the complex one, whose pairings are among the real one's."""
-    _check(n, k)
+    n, k = _whole(n, k)
     require(k < len(REAL_POLYNOMIALS), f"k = {k}: for real weights it is known up to {len(REAL_POLYNOMIALS) - 1}")
     value = sum((Fraction(factor, n**i) for i, factor in enumerate(REAL_POLYNOMIALS[k])), Fraction(0))
     return value if exact else float(value)
@@ -85,12 +94,17 @@ def energy_real(n: int, k: int, exact: bool = False) -> float | Fraction:
 
 def critical_rnn(c: float) -> float:
     """q(c) = sinh(c^2/2) / (c^2/2), the limit of Q_{n,k} for k = c sqrt(n)."""
-    x = c**2 / 2
-    return math.sinh(x) / x if x else 1.0
+    x = _positive("c", c, zero=True) ** 2 / 2
+    if x < 1:
+        return math.sinh(x) / x if x else 1.0
+    return _exp(x - math.log(2 * x)) * -math.expm1(-2 * x)
 
 
 def critical_lru(c: float) -> float:
     """s(c), the integral of q from 0 to c: the limit of S_{n,t} / sqrt(n) for t = c sqrt(n)."""
+    _positive("c", c, zero=True)
+    if c > LARGEST_C:
+        return math.inf
     # the series of q term by term: all positive, so nothing cancels
     power, total, j = float(c), 0.0, 0
     while True:
@@ -123,6 +137,7 @@ class Regime(NamedTuple):
 
 def regime(n: int, t: int, recurrence: Recurrence = "lru") -> Regime:
     """Which regime a length is in at a width, and the relative error of the infinite-width energy there."""
+    n, t = _whole(n, t)
     c = t / math.sqrt(n)
     name: Literal["subcritical", "critical", "supercritical"]
     name = "subcritical" if c < CRITICAL_FROM else "critical" if c <= CRITICAL_TO else "supercritical"
@@ -131,46 +146,51 @@ def regime(n: int, t: int, recurrence: Recurrence = "lru") -> Regime:
 
 def longest(n: int, within: float, recurrence: Recurrence = "lru") -> int:
     """The largest t up to which the exact energy is at most 1 + `within` times the infinite-width one: .01, .1, 1."""
-    _check(n, 0)
-    require(within > 0, f"within must be positive, not {within}")
+    n, _ = _whole(n, 0)
+    _positive("within", within)
     t = 16
     while _excess(n, t, recurrence)[-1] <= math.log1p(within):
         t *= 2
-    return int(np.searchsorted(_excess(n, t, recurrence), math.log1p(within), side="right")) - 1
+    found = int(np.searchsorted(_excess(n, t, recurrence), math.log1p(within), side="right")) - 1
+    while found >= 0 and not _at_most(n, found, within, recurrence):
+        found -= 1
+    while _at_most(n, found + 1, within, recurrence):
+        found += 1
+    return found
 
 
 def least_width(t: int, within: float, recurrence: Recurrence = "lru") -> int:
     """The smallest n at which the energy of length t is at most 1 + `within` times the infinite-width one."""
-    _check(1, t)
-    require(within > 0, f"within must be positive, not {within}")
+    _, t = _whole(1, t)
+    _positive("within", within)
     low, high = 0, 1
-    while _excess(high, t, recurrence)[-1] > math.log1p(within):
+    while not _at_most(high, t, within, recurrence):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _excess(middle, t, recurrence)[-1] <= math.log1p(within) else (middle, high)
+        low, high = (low, middle) if _at_most(middle, t, within, recurrence) else (middle, high)
     return high
 
 
 def scale(n: int, t: int, recurrence: Recurrence = "lru") -> float:
     """The s for which s W has the infinite-width energy at length t: 1 for `rnn`, t + 1 for `lru`."""
-    _check(n, t)
+    n, t = _whole(n, t)
     require(t >= 1, "the energy of length 0 does not depend on W")
     logs = log_energies(n, t)
     if recurrence == "rnn":
         return math.exp(-logs[-1] / (2 * t))
     k = np.arange(t + 1)
-    return math.exp(
-        brentq(
-            lambda log_s: np.logaddexp.reduce(logs + 2 * k * log_s) - math.log(t + 1), -logs.max() - 1, 0, xtol=1e-14
-        )
-    )
+    low, high = -logs.max() - 1, 1.0  # the answer is at most 0, up to rounding
+    wanted = math.log(t + 1)
+    return math.exp(brentq(lambda log_s: np.logaddexp.reduce(logs + 2 * k * log_s) - wanted, low, high, xtol=1e-14))
 
 
 def untied_variance(n: int, t: int, ensemble: Ensemble = "complex") -> float:
     """Variance of ||W_t .. W_1 h||^2 over its squared mean, for linear untied products: (1 + 1/n)^t - 1, real 2/n."""
-    _check(n, t)
-    return math.expm1(t * math.log1p((1 if ensemble == "complex" else 2) / n))
+    n, t = _whole(n, t)
+    _known("ensemble", ensemble, ENSEMBLES)
+    found = t * math.log1p((1 if ensemble == "complex" else 2) / n)
+    return math.expm1(found) if found < 1 else _exp(found) - 1
 
 
 def first_above(n: int, energy_log: float, recurrence: Recurrence = "lru") -> int:
@@ -199,6 +219,36 @@ def _exp(x: float) -> float:
         return math.inf
 
 
-def _check(n: int, k: int) -> None:
+def _at_most(n: int, t: int, within: float, recurrence: Recurrence) -> bool:
+    """Whether the energy is at most 1 + `within` times the infinite-width one; exactly where floats are near."""
+    apart = float(_excess(n, t, recurrence)[-1]) - math.log1p(within)
+    if abs(apart) > NEAR or t > FEW_FACTORS:
+        return apart <= 0
+    exact = energy_lru(n, t, exact=True) / (t + 1) if recurrence == "lru" else energy_rnn(n, t, exact=True)
+    return exact <= 1 + Fraction(within)
+
+
+NEAR, FEW_FACTORS = 1e-12, 1000
+"""How near two logarithms are that rounding may confuse; the length up to which products of whole numbers are cheap."""
+
+
+def _whole(n: int, k: int) -> tuple[int, int]:
+    """A width and a length as Python's own whole numbers, which do not overflow."""
+    try:
+        n, k = operator.index(n), operator.index(k)
+    except TypeError as error:
+        raise ValueError(f"a width and a length are whole numbers, not {n!r} and {k!r}") from error
     require(n >= 1, f"the width n must be at least 1, not {n}")
     require(k >= 0, f"a length must not be negative, but is {k}")
+    return n, k
+
+
+def _positive(name: str, value: float, zero: bool = False) -> float:
+    good = 0 < value < math.inf or (zero and value == 0)
+    require(good, f"{name} must be {'at least' if zero else 'above'} 0 and finite, not {value}")
+    return float(value)
+
+
+def _known(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise unknown(name, value, allowed)

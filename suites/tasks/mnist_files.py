@@ -29,7 +29,9 @@ FILES = {
 }
 """(part, axes) -> the names that are in use; the first that is there is read."""
 FOLDER = Layout("", tuple(FILES.values()))
-NAMESAKES = ("FashionMNIST", "KMNIST", "QMNIST", "fashion-mnist", "fashion_mnist", "dataset-fashion-mnist")
+NAMESAKES = (
+    "FashionMNIST", "Fashion-MNIST", "KMNIST", "QMNIST", "fashion-mnist", "fashion_mnist", "dataset-fashion-mnist",
+)  # fmt: skip
 """Folders of other data sets, whose files have the same names: they are not entered."""
 SOURCE = (
     "Get train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte (.gz or "

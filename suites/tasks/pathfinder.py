@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import warnings
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -137,6 +138,8 @@ class Pathfinder(Task):
         from suites.tasks.pathfinder_files import read
 
         arrays = read(self.size, self.difficulty)
+        if arrays["skipped"]:
+            warnings.warn(f"pathfinder: {int(arrays['skipped'])} empty pictures are left out", stacklevel=2)
         splits = []
         for rows in _shares(arrays["images"]):
             split = _empty(len(rows), self.size)

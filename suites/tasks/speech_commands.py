@@ -234,5 +234,6 @@ def _samples(path: Path) -> np.ndarray:
         kind == (1, 2, RATE),
         f"{name}: 1 channel of 2 bytes at {RATE} Hz is expected, not {kind[0]} of {kind[1]} at {kind[2]} Hz",
     )
+    require(announced > 0, f"{name}: it has no samples")
     require(len(content) == 2 * announced, f"{name}: it is cut off: {announced} samples are announced")
     return np.frombuffer(content, "<i2")
