@@ -11,6 +11,7 @@ from bench.contract import NOT_ASKED, Split, Task
 from bench.data import dataset
 from suites.tasks import floors, listops
 from suites.tasks.acsf1 import ACSF1
+from suites.tasks.adding import Adding
 from suites.tasks.digits import Digits
 from suites.tasks.japanese_vowels import JapaneseVowels
 from suites.tasks.listops import IDS, ListOps, tokens
@@ -192,3 +193,21 @@ def test_floors_of_listops_are_those_measured_before():
     for name, expected, spread in (("majority", 0.159, 0), ("root", 0.335, 0), ("root and digits", 0.487, 0.009)):
         error = 4 * np.sqrt(expected * (1 - expected) * (1 / 800 + 1 / 3000) + spread**2)
         assert found[name] == pytest.approx(expected, abs=error)
+
+
+def test_by_position_the_most_frequent_class_of_each_is_right_as_often_as_it_stands_there():
+    asked = np.array([[NOT_ASKED, 1, 0], [NOT_ASKED, 1, 1], [NOT_ASKED, 0, 1]], np.int32)
+    tested = np.array([[NOT_ASKED, 1, 0], [NOT_ASKED, 0, NOT_ASKED]], np.int32)
+    inputs, lengths = np.zeros((3, 3), np.int32), np.full(3, 3, np.int32)
+    data = both(Split(inputs, lengths, asked), Split(inputs[:2] + 1, lengths[:2], tested), vocabulary_size=2)
+    assert floors.by_position(data) == (1 / 2 + 0) / 2
+
+
+def test_a_linear_model_of_numbers_finds_a_sum_and_not_that_of_marked_ones():
+    rng = np.random.default_rng(0)
+    x = rng.random((400, 8)).astype(np.float32)
+    sums = (x @ np.array([0.5, 0, 0.25, 0, 0, 0, 0, 0.125])).astype(np.float32)
+    plain = [Split(x[i, :, None], np.full(len(x[i]), 8, np.int32), sums[i]) for i in (slice(0, 300), slice(300, 400))]
+    assert floors.ridge(dataset(plain[0], plain[0], plain[1], vocabulary_size=None, classes=1)) > 0.9
+    adding = Adding(length=10, train=500, validation=10, test=500)
+    assert adding.floors(adding.load(0))["linear"] < 0.3

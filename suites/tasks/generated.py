@@ -14,6 +14,7 @@ from bench.cache import cached_arrays
 from bench.contract import Dataset, Split, Task, require
 from bench.data import dataset
 from bench.seeds import generator
+from suites.tasks.floors import by_position, cached, fitted, ridge
 
 PARTS = ("test", "validation", "train")
 """The order in which splits are drawn: more of `train` leaves the others as they are."""
@@ -86,6 +87,13 @@ class Generated(Task):
         return dataset(
             splits["train"], splits["validation"], splits["test"], vocabulary_size=size, classes=self.classes
         )
+
+    def floors(self, data: Dataset) -> dict[str, float]:
+        """The majority, or for numbers the mean; "by position": the most frequent class there; "linear": of numbers."""
+        found = super().floors(data)
+        if self.per_position:
+            return found | cached(data, {"by position": by_position})
+        return found | (fitted(data, {"linear": ridge}) if self.numeric else fitted(data))
 
     def _drawn(self, seed: int, options: dict[str, object]) -> Arrays:
         purpose = [f"{name}={value}" for name, value in options.items() if name not in PARTS]
