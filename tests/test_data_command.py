@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -224,8 +225,8 @@ def test_the_folder_of_data_is_given_for_one_command_alone(command, tables, tmp_
         rows = {"basic_train.tsv": "7\t7\n8\t8\n", "basic_val.tsv": "6\t6\n", "basic_test.tsv": "7\t7\n"}
         (tmp_path / "mine" / name).write_text("Source\tTarget\n" + rows[name])
     done = command("check", "listops[origin=files]", "--data", "mine")
-    assert done.exit_code == 1, done.output  # 7 stands in two files
-    assert "1 of 1 examples of the test split have an input of the train split" in done.stdout
+    assert done.exit_code == 0, done.output
+    assert re.search(r"train +1 +1 ", done.stdout)  # 7 stands in two files, and counts in the later one
     assert "files below BENCH_DATA" in done.stdout
     assert "BENCH_DATA" not in os.environ
 

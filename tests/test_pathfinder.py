@@ -323,11 +323,12 @@ def test_files_are_split_by_a_fixed_seed_and_equal_images_stay_together(monkeypa
 
     def read(size, difficulty):
         asked.append((size, difficulty))
-        return {"images": images, "labels": labels}
+        return {"images": images, "labels": labels, "skipped": np.array(3)}
 
     monkeypatch.setitem(sys.modules, "suites.tasks.pathfinder_files", types.SimpleNamespace(read=read))
     task = Pathfinder(origin="files", difficulty="medium")
-    data, again = task.load(0), task.load(1)
+    with pytest.warns(UserWarning, match="pathfinder: 3 empty pictures are left out"):
+        data, again = task.load(0), task.load(1)
     assert data.checksum == again.checksum
     assert asked == [(32, "medium")] * 2
     parts = [data.train, data.validation, data.test]
@@ -343,7 +344,7 @@ def test_files_are_split_by_a_fixed_seed_and_equal_images_stay_together(monkeypa
     monkeypatch.setitem(
         sys.modules,
         "suites.tasks.pathfinder_files",
-        types.SimpleNamespace(read=lambda *_: {"images": images[:5], "labels": labels[:5]}),
+        types.SimpleNamespace(read=lambda *_: {"images": images[:5], "labels": labels[:5], "skipped": np.array(0)}),
     )
     with pytest.raises(ValueError, match="5 different images are too few"):
         task.load(0)

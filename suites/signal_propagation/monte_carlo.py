@@ -35,7 +35,8 @@ class Estimate(NamedTuple):
         e = np.asarray(energies, np.float64)
         groups = np.array_split(e, min(GROUPS, len(e)))
         top = e.max(0)  # squares of energies may not fit where energies do
-        share = e / np.where(top > 0, top, 1)
+        with np.errstate(invalid="ignore"):  # where one is infinite there is no mean
+            share = e / np.where(top > 0, top, 1)
         return cls(
             mean=top * share.mean(0),
             error=top * share.std(0, ddof=1) / np.sqrt(len(e)),
