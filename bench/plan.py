@@ -315,6 +315,7 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
             for model, (fit, *_) in fitted.items():
                 cls = registry.find("model", parse_name(model)[0])
                 fit.check(build(f"model {model}", cls, options[model] | {"d_model": fit.d_model}))
+            factors_of = {model: _factors(fit) for model, (fit, *_) in fitted.items()}
             # seeds last: cells that differ by it alone follow one another, and a worker compiles once for all of them
             for model, backend, dtype, seed in itertools.product(options, request.backends, dtypes, seeds):
                 fit, own_depth, _ = fitted[model]
@@ -331,7 +332,7 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
                     depth=own_depth,
                     d_model=fit.d_model,
                     seed=seed,
-                    factors=_factors(fit),
+                    factors=factors_of[model],
                     compiled=request.compile and backend == "torch",
                     match=matches.get(model),
                 )
