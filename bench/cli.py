@@ -345,7 +345,7 @@ def plot(
 ) -> None:
     """Draws the figures that runs have data for.
 
-    Exit status 1 where there is none.
+    Exit status 1 where there is none, or where a suite could not make its own.
     """
     from bench import store
     from bench.contract import Missing, View
@@ -362,7 +362,7 @@ def plot(
             raise ValueError("--formats is empty: name at least one")
         with _warnings_as_lines():
             rows = store.read_results(*folders)
-        found = overview.figures(rows, View(baseline=baseline)) if len(rows) else []
+        found, notes = overview.figures(rows, View(baseline=baseline))
         names = [figure.name for figure in found]
         kinds = split_list(kind or names)
         for name in kinds:
@@ -376,9 +376,11 @@ def plot(
     else:
         for file in files:
             typer.echo(file)
+    for note in notes:
+        typer.echo(f"bench: {note.text}", err=True)
     if not files:
         typer.echo("bench: these runs have no figure", err=True)
-        raise typer.Exit(1)
+    raise typer.Exit(int(not files or any(note.fault for note in notes)))
 
 
 @app.command("list")

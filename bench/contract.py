@@ -261,8 +261,11 @@ class Task(ABC):
     """Whether positions have targets of their own; else the whole sequence has one."""
     numeric: ClassVar[bool] = False
     """Whether the target is a number; else a class. Then `classes` is 1."""
-    published: ClassVar[tuple[str, str] | None] = None
-    """(benchmark, task) of the published table whose figures stand beside scores on this task."""
+
+    @property
+    def published(self) -> tuple[str, str] | None:
+        """(benchmark, task) of the published table whose figures stand beside scores on this task, with its options."""
+        return None
 
     @property
     @abstractmethod

@@ -8,6 +8,9 @@ from typer.testing import CliRunner
 from bench import store
 from bench.cli import app
 
+NAME = "a_b&c%d#e[x=1]"
+"""A model whose name has what some formats take for their own."""
+
 
 def id_of(model, task, seed, depth=2):
     return hashlib.sha256(f"{model}/{task}/{depth}/{seed}".encode()).hexdigest()[:16]

@@ -359,6 +359,7 @@ def test_every_kind_is_drawn_in_every_format_without_a_warning(tmp_path):
     found = [*figures(Stability, *stability).values(), *figures(Accuracy, *accuracy).values(),
              *figures(Throughput, times).values(), *figures(Memory, peaks).values()]  # fmt: skip
     assert len(found) == 10
+    assert all(figure.caption for figure in found)  # what points, bars and bands are
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         files = [

@@ -10,16 +10,15 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from test_tables import NAME, cell, id_of, run_of, seeds
-from typer.testing import CliRunner
+from made_store import NAME, cell, id_of, invoke, run_of, seeds
 
 from bench import store
-from bench.cli import app
 from bench.report import ordering, overview, tables
 from bench.report.blocks import Table
 from bench.report.contents import columns_of, gather, rows_of
 from bench.report.figures import Figure, Heat, Panel, Series
 from bench.report.page import WEB, data, figure_data, page, vendored
+from suites.accuracy.suite import Accuracy
 
 SCRIPT = "<script>alert(1)</script>"
 TRACEBACK = "Traceback\n  <!-- </script>\nValueError: </script><img src=x onerror=alert(2)>"
@@ -205,6 +204,24 @@ def test_a_suite_that_fails_to_report_or_to_draw_hides_nothing_else(tmp_path, mo
     assert ">85" in text
 
 
+def test_a_suite_that_cannot_draw_is_named_by_bench_plot_and_the_others_are_drawn(tmp_path, monkeypatch):
+    def failing(self, rows, view):
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(Accuracy, "figures", failing)
+    timed = [
+        (cell("lru", length, suite="throughput", task=None, length=length, batch=1,
+              factors=json.dumps({"length": length, "mode": "forward", "tokens": None}))[0] | {"seed": 0},
+         [{"metric": "time", "value": 1e-3 * length, "process": 0, "sample": i} for i in range(3)])
+        for length in (64, 256)
+    ]  # fmt: skip
+    run = run_of(tmp_path / "run", [cell("a", 0, 0.8), *timed])
+    done = invoke("plot", run, "--out", tmp_path / "figures", "--formats", "svg")
+    assert done.exit_code == 1
+    assert "bench: suite accuracy has no figures, ZeroDivisionError: by zero" in done.stderr
+    assert [file.name for file in (tmp_path / "figures").iterdir()] == ["time-over-length.svg"]
+
+
 # Order.
 
 
@@ -312,26 +329,22 @@ def test_the_page_without_data_is_small_and_carries_the_licences(tmp_path):
         assert (WEB / licence).read_text().strip() in text
 
 
-def invoke(*words):
-    return CliRunner().invoke(app, ["report", *map(str, words)])
-
-
 @pytest.mark.filterwarnings("default::bench.store.IncompleteResults")
 def test_the_command_writes_the_file_and_prints_its_name(tmp_path, messy):
     file = tmp_path / "page.html"
-    done = invoke(*messy, "--html", file)
+    done = invoke("report", *messy, "--html", file)
     assert (done.exit_code, done.stdout) == (1, f"{file}\n")  # 1: a file of the store cannot be read
     assert file.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "page.html", "two"]
-    plain = invoke(*messy, "--json")
-    both = invoke(*messy, "--json", "--html", file)
+    plain = invoke("report", *messy, "--json")
+    both = invoke("report", *messy, "--json", "--html", file)
     assert both.stdout == plain.stdout
     assert str(file) in both.stderr
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_any_work(tmp_path):
     for path, says in ((tmp_path, "this is a folder"), (tmp_path / "none" / "page.html", "there is no folder")):
-        done = invoke(tmp_path / "no run", "--html", path)
+        done = invoke("report", tmp_path / "no run", "--html", path)
         assert done.exit_code == 2
         assert len(done.stderr.splitlines()) == 1
         assert says in done.stderr

@@ -507,6 +507,7 @@ def test_figures_show_what_is_in_the_store(tmp_path):
     frame = pd.concat([measure(cell) for planned in models for cell in planned], ignore_index=True)
     found = {figure.name: figure for figure in figures(frame)}
     assert list(found) == ["energy-over-c", "energy-untied", "layers-energy", "gradients-depth-time"]
+    assert all(figure.caption for figure in found.values())
 
     panel = next(p for p in found["energy-over-c"].panels if p.title == "dense-lru")
     rows = frame[(frame["model"] == "dense-lru") & (frame["d_model"] == 16)]

@@ -163,7 +163,7 @@ def test_zero_shot_halves_the_rate_of_test_alone_and_says_how_far_steps_lie_apar
 
 
 def test_the_published_figure_belongs_to_the_setting_it_was_measured_in():
-    assert SpeechCommands.published == SpeechCommands().published == ("Speech Commands 35", "16 kHz")
+    assert SpeechCommands().published == ("Speech Commands 35", "16 kHz")
     assert SpeechCommands(rate=8000, zero_shot=True).published == ("Speech Commands 35", "8 kHz zero-shot")
     for options in ({"words": 10}, {"rate": 8000}, {"inputs": "mfcc"}):
         assert SpeechCommands(**options).published is None

@@ -8,15 +8,13 @@ import re
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from made_store import cell, id_of, invoke, run_of, seeds, timed
+from made_store import NAME, cell, id_of, invoke, run_of, seeds, timed
 
 from bench import store
 from bench.report import comparison, estimates, tables, why, writers
 from bench.report.writers import CELLS
 
 pytestmark = pytest.mark.filterwarnings("default::bench.store.IncompleteResults")
-
-NAME = "a_b&c%d#e[x=1]"
 
 
 @pytest.fixture

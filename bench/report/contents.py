@@ -92,7 +92,7 @@ def gather(
 def _section(suite: str, rows: pd.DataFrame, view: View, folders: Sequence[Path]) -> Section:
     """One part's fault must not hide the others."""
     blocks = overview.suite_blocks(suite, rows, view)
-    sheet, figures, notes = None, [], []
+    sheet, notes = None, []
     try:
         cls = registry.find("suite", suite)
     except ValueError:  # the blocks say so
@@ -102,16 +102,9 @@ def _section(suite: str, rows: pd.DataFrame, view: View, folders: Sequence[Path]
     except ValueError as error:
         notes.append(Note(f"No table of this suite: {error}"))
     except Exception as error:
-        notes.append(_fault(suite, "table", error))
-    try:
-        figures = cls().figures(rows, view)
-    except Exception as error:
-        notes.append(_fault(suite, "figures", error))
-    return Section(suite, sheet, blocks, figures, notes)
-
-
-def _fault(suite: str, what: str, error: Exception) -> Note:
-    return Note(f"suite {suite} has no {what}, {type(error).__name__}: {error}", warning=True, fault=True)
+        notes.append(Note(f"suite {suite} has no table, {type(error).__name__}: {error}", warning=True, fault=True))
+    figures, missing = overview.suite_figures(suite, rows, view)
+    return Section(suite, sheet, blocks, figures, [*notes, *missing])
 
 
 def _facts(results: pd.DataFrame) -> Iterator[tuple[str, str]]:

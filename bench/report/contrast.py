@@ -14,7 +14,7 @@ from bench.report.comparison import Correction
 from bench.report.estimates import Estimate
 from bench.report.grid import Grid
 from bench.report.ranking import Ranking
-from bench.report.scores import Scores, side_by_side
+from bench.report.scores import Scores
 from bench.report.sheet import Field, Key, Mark, decimals, written
 
 RATIO_DECIMALS = 2
@@ -92,7 +92,7 @@ class Differences(Scores):
         places = [(r, column) for r in (row, self.beside(row)) for column in self.grid.columns]
         if not self.whole_everywhere(row) or not self.whole_everywhere(self.beside(row)):
             return None
-        scores = side_by_side([self.differences(row, column) for column in self.grid.columns])
+        scores = estimates.side_by_side([self.differences(row, column) for column in self.grid.columns])
         number, low, high = self.as_shown(self.estimate(scores))
         cells = tuple(cell for place in places for cell in self.grid.entries[place].cells.values())
         return Field("-", number=number, low=low, high=high, cells=cells, n=len(scores), planned=len(scores))
@@ -104,7 +104,7 @@ class Differences(Scores):
         if not self.whole_everywhere(row) or not self.whole_everywhere(self.beside(row)):
             return [Field("-")]
         ours, theirs = (
-            side_by_side([self.grid.measure.key(np.array(self.values(self.grid.entries[which, column])))
+            estimates.side_by_side([self.grid.measure.key(np.array(self.values(self.grid.entries[which, column])))
                           for column in self.grid.columns])
             for which in (row, self.beside(row))
         )  # fmt: skip

@@ -185,6 +185,14 @@ def by_task(scores: Sequence[float] | np.ndarray) -> tuple[list[np.ndarray], int
     return [task[~np.isnan(task)] for task in found.T], int(np.isnan(found).sum())
 
 
+def side_by_side(scores: Sequence[Sequence[float] | np.ndarray]) -> np.ndarray:
+    """Scores of several tasks, of as many seeds each as it has, as (seeds, tasks), with NaN where there is none."""
+    found = np.full((max(map(len, scores)), len(scores)), np.nan)
+    for i, own in enumerate(scores):
+        found[: len(own), i] = own
+    return found
+
+
 def fewest(tasks: Sequence[np.ndarray]) -> int:
     """Seeds in the task that has the fewest."""
     return min(len(task) for task in tasks)

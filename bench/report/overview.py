@@ -60,13 +60,23 @@ def suite_blocks(suite: str, rows: pd.DataFrame, view: View) -> list[Block]:
         return [Note(f"suite {suite} failed to report on its rows, {reason}", warning=True, fault=True)]
 
 
-def figures(results: pd.DataFrame, view: View) -> list[Figure]:
-    """The figures of all suites that the rows are of; without cells that did not agree with the oracle."""
-    results, _ = verified(results)
-    found = []
+def suite_figures(suite: str, rows: pd.DataFrame, view: View) -> tuple[list[Figure], list[Note]]:
+    """The figures of a suite, or none and why: one suite's fault must not hide the others' figures."""
+    try:
+        return registry.find("suite", suite)().figures(rows, view), []
+    except Exception as error:
+        text = f"suite {suite} has no figures, {type(error).__name__}: {error}"
+        return [], [Note(text, warning=True, fault=True)]
+
+
+def figures(results: pd.DataFrame, view: View) -> tuple[list[Figure], list[Note]]:
+    """The figures of all suites that the rows are of, but for unverified cells; and what is missing."""
+    results, notes = verified(results)
+    found: list[Figure] = []
     for suite, rows in by_suite(results):
-        found += registry.find("suite", suite)().figures(rows, view)
-    return found
+        drawn, missing = suite_figures(suite, rows, view)
+        found, notes = found + drawn, notes + missing
+    return found, notes
 
 
 def verified(results: pd.DataFrame) -> tuple[pd.DataFrame, list[Note]]:

@@ -280,7 +280,7 @@ class Values(Scores):
         if not self.whole_everywhere(row):
             return None
         entries = [self.grid.entries[row, column] for column in self.grid.columns]
-        scores = side_by_side([self.values(entry) for entry in entries])
+        scores = estimates.side_by_side([self.values(entry) for entry in entries])
         found, longest = self.estimate(scores), len(scores)
         cells = tuple(cell for entry in entries for cell in entry.cells.values())
         return Field("-", number=found.value, low=found.low, high=found.high, cells=cells, n=found.n, planned=longest)
@@ -303,14 +303,6 @@ class Values(Scores):
             if self.family.smallest is not None:
                 found.append(self.unreachable())
         return found
-
-
-def side_by_side(scores: Sequence[Sequence[float] | np.ndarray]) -> np.ndarray:
-    """Scores of columns, of as many seeds each as it has, as (seeds, columns), with NaN where there is none."""
-    found = np.full((max(map(len, scores)), len(scores)), math.nan)
-    for i, own in enumerate(scores):
-        found[: len(own), i] = own
-    return found
 
 
 def _named(head: str, value: str) -> str:

@@ -150,10 +150,7 @@ def _profiles(scores: Mapping[str, Sequence[np.ndarray]]) -> list[Figure]:
     thresholds = np.linspace(*PERCENT, 101)
     series = []
     for name, each in scores.items():
-        runs = np.full((max(map(len, each)), len(each)), np.nan)
-        for i, one in enumerate(each):
-            runs[: len(one), i] = one
-        if (found := estimates.performance_profile(runs, thresholds)) is not None:
+        if (found := estimates.performance_profile(estimates.side_by_side(each), thresholds)) is not None:
             series.append(Series(name, thresholds, 100 * found.share, 100 * found.low, 100 * found.high))
     if not series:
         return []

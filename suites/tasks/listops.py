@@ -121,7 +121,7 @@ class ListOps(Task):
         )
 
     @property
-    def published(self) -> tuple[str, str] | None:  # type: ignore[override]  # of the published lengths alone
+    def published(self) -> tuple[str, str] | None:
         return ("LRA", "ListOps") if self._bounds == (500, 2000) else None
 
     @property

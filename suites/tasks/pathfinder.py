@@ -75,7 +75,7 @@ class Pathfinder(Task):
             )
 
     @property
-    def published(self) -> tuple[str, str] | None:  # type: ignore[override]  # sizes have tables of their own
+    def published(self) -> tuple[str, str] | None:
         if self.difficulty != "hard":
             return None
         return {32: ("LRA", "Pathfinder"), 128: ("LRA", "Path-X")}.get(self.size)

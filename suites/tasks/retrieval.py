@@ -58,7 +58,7 @@ class Retrieval(Task):
         characters.check(self.max_length, self.symbols, self.min_freq)
 
     @property
-    def published(self) -> tuple[str, str] | None:  # type: ignore[override]  # of the published length alone
+    def published(self) -> tuple[str, str] | None:
         return ("LRA", "Retrieval") if self.max_length == 4000 else None
 
     @property

@@ -27,12 +27,15 @@ class SCIFAR(Task):
 
     source: ClassVar[str] = "Krizhevsky 2009 (CIFAR-10)"
     licence: ClassVar[str] = "the user's copy; its source names the terms"
-    published: ClassVar[tuple[str, str] | None] = ("LRA", "sCIFAR (colour)")
 
     preprocessing: Preprocessing = "paper"
 
     def __post_init__(self) -> None:
         preprocessing.check(self.preprocessing)
+
+    @property
+    def published(self) -> tuple[str, str] | None:
+        return ("LRA", "sCIFAR (colour)")
 
     @property
     def length(self) -> int:

@@ -61,7 +61,6 @@ class SpeechCommands(Task):
 
     source: ClassVar[str] = "Warden 2018 (Speech Commands v0.02)"
     licence: ClassVar[str] = "the user's copy; its source names the terms"
-    published: ClassVar[tuple[str, str] | None] = ("Speech Commands 35", "16 kHz")
 
     words: Literal[35, 10] = 35
     inputs: Literal["raw", "mfcc"] = "raw"
@@ -80,10 +79,12 @@ class SpeechCommands(Task):
             f"zero_shot=True needs rate={RATE // 2}: it is a test at half the rate of training",
         )
         require(self.inputs == "raw" or self.rate == RATE, f"rate={self.rate} needs inputs=raw")
+
+    @property
+    def published(self) -> tuple[str, str] | None:
         if self.words != 35 or self.inputs != "raw" or (self.rate != RATE and not self.zero_shot):
-            object.__setattr__(self, "published", None)
-        elif self.zero_shot:
-            object.__setattr__(self, "published", ("Speech Commands 35", "8 kHz zero-shot"))
+            return None
+        return ("Speech Commands 35", "8 kHz zero-shot" if self.zero_shot else "16 kHz")
 
     @property
     def length(self) -> int:

@@ -54,7 +54,7 @@ class Text(Task):
         characters.check(self.max_length, self.symbols, self.min_freq)
 
     @property
-    def published(self) -> tuple[str, str] | None:  # type: ignore[override]  # of the published length alone
+    def published(self) -> tuple[str, str] | None:
         return ("LRA", "Text") if self.max_length == 4096 else None
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import math
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from asv_project import Project, git
+from programs import needs
 
 import bench
 from bench import environment, tracking
@@ -22,10 +22,7 @@ from bench.tracking import Figure
 ROOT = Path(bench.__file__).resolve().parent.parent
 
 
-needs_asv = pytest.mark.skipif(
-    importlib.util.find_spec("asv") is None and "CI" not in os.environ,
-    reason='asv is not installed: pip install "linrec-bench[track]"',
-)
+needs_asv = needs(modules=["asv"], install='pip install "linrec-bench[track]"')
 
 
 @pytest.fixture

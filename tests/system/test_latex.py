@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 
 import pytest
 from made_store import cell, run_of, seeds, timed
+from programs import needs
 
 from bench import store
 from bench.report import tables, writers
 
-PROGRAMS = ("pdflatex", "pdftotext", "pdffonts")
-pytestmark = pytest.mark.skipif(
-    any(shutil.which(name) is None for name in PROGRAMS) and "CI" not in os.environ,
-    reason="TeX or poppler is not installed: apt install texlive-latex-recommended texlive-science poppler-utils",
-)
+pytestmark = needs(
+    "pdflatex", "pdftotext", "pdffonts",
+    install="apt install texlive-latex-recommended texlive-science poppler-utils",
+)  # fmt: skip
 
 DOCUMENT = r"""\documentclass{article}
 \usepackage[T1]{fontenc}

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
-import os
 import shutil
-import sys
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from test_tables import NAME, cell, run_of, seeds
+from made_store import NAME, cell, run_of, seeds
+from programs import needs
 
 from bench import store
 from bench.report.contents import gather, rows_of
@@ -27,10 +21,10 @@ from bench.report.page import page
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER and importlib.util.find_spec("selenium")) and "CI" not in os.environ,
-    reason='needs a browser: apt install chromium chromium-driver, and pip install "linrec-bench[browser]"',
-)
+pytestmark = needs(
+    "chromium", "chromedriver", modules=["selenium"],
+    install='apt install chromium chromium-driver, and pip install "linrec-bench[browser]"',
+)  # fmt: skip
 
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = "<img src=x onerror=alert(2)>"
