@@ -252,6 +252,9 @@ def test_beside_a_baseline_stands_the_chance_to_be_better_from_five_seeds_on(bui
 
     sheet = build(cells(5), overall=True, baseline="a")
     assert sheet.columns[-1] == "chance to be better"
+    assert all(field.cells for _, found in sheet.rows for field in found)  # `bench why` finds them behind each number
+    lines = [line for line in writers.latex(sheet).splitlines() if line.startswith("b & ")]
+    assert [len(ids.split(",")) for ids in lines[0].partition(CELLS)[2].split(";")] == [10, 10, 20, 10, 20]
     assert sheet.rows[0][1][-1].value == "0.75"  # always above in one, always equal in the other
     assert build(cells(4), overall=True, baseline="a").rows[0][1][-1].value == "-"
 

@@ -89,12 +89,11 @@ class Differences(Scores):
         return written(made, digits, self.style)
 
     def over_all(self, row: Key) -> Field | None:
-        places = [(r, column) for r in (row, self.beside(row)) for column in self.grid.columns]
         if not self.whole_everywhere(row) or not self.whole_everywhere(self.beside(row)):
             return None
         scores = estimates.side_by_side([self.differences(row, column) for column in self.grid.columns])
         number, low, high = self.as_shown(self.estimate(scores))
-        cells = tuple(cell for place in places for cell in self.grid.entries[place].cells.values())
+        cells = self.cells_of(row, self.beside(row))
         return Field("-", number=number, low=low, high=high, cells=cells, n=len(scores), planned=len(scores))
 
     def heads_beside_all(self) -> list[str]:
@@ -112,7 +111,7 @@ class Differences(Scores):
         bounds = None if found.low is None or found.high is None else (f"{found.low:.2f}", f"{found.high:.2f}")
         value = "-" if found.value is None else f"{found.value:.2f}"
         return [Field(value, bounds=bounds, number=found.value, low=found.low, high=found.high, n=found.n,
-                      planned=found.n)]  # fmt: skip
+                      planned=found.n, cells=self.cells_of(row, self.beside(row)))]  # fmt: skip
 
     def said_of_all(self, ranked: Ranking | None, order: Sequence[Key]) -> list[str]:
         chance = (

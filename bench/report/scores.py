@@ -178,7 +178,8 @@ class Scores(ABC):
             whole = Field("-") if one is None else written(one, digits, self.style)
             ranks = ranked.mean_ranks if ranked else None
             rank = Field("-") if row not in place or ranks is None else Field(
-                f"{ranks[place[row]]:.2f}", number=ranks[place[row]], n=ranked.n if ranked else 0, planned=count
+                f"{ranks[place[row]]:.2f}", number=ranks[place[row]], cells=self.cells_of(row),
+                n=ranked.n if ranked else 0, planned=count,
             )  # fmt: skip
             found.append((row, [*fields, whole, rank, *self.beside_all(row)]))
         heads = [f"all {count}", "mean rank", *self.heads_beside_all()]
@@ -200,6 +201,11 @@ class Scores(ABC):
         means = [[float(np.mean(self.grid.measure.key(np.array(self.values(self.grid.entries[row, column])))))
                   for row in order] for column in self.grid.columns]  # fmt: skip
         return ranking(means), order
+
+    def cells_of(self, *rows: Key) -> tuple[str, ...]:
+        """The ids of all cells of rows that are whole."""
+        places = [(row, column) for row in rows for column in self.grid.columns]
+        return tuple(cell for place in places for cell in self.grid.entries[place].cells.values())
 
     def whole_everywhere(self, row: Key) -> bool:
         found = [self.grid.entries.get((row, column)) for column in self.grid.columns]
@@ -282,8 +288,8 @@ class Values(Scores):
         entries = [self.grid.entries[row, column] for column in self.grid.columns]
         scores = estimates.side_by_side([self.values(entry) for entry in entries])
         found, longest = self.estimate(scores), len(scores)
-        cells = tuple(cell for entry in entries for cell in entry.cells.values())
-        return Field("-", number=found.value, low=found.low, high=found.high, cells=cells, n=found.n, planned=longest)
+        return Field("-", number=found.value, low=found.low, high=found.high, cells=self.cells_of(row), n=found.n,
+                     planned=longest)  # fmt: skip
 
     def over_all_is(self) -> str:
         return f"{NAMES[self.statistic]} over {self.units} within columns (±: {self.units} vary, columns do not)"
