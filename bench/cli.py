@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, cast, get_args
 
@@ -19,7 +19,48 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+
+class _Commands(typer.core.TyperGroup):
+    """Commands that refuse wrong options in one line, as they do wrong values."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        standalone = extra.pop("standalone_mode", True)
+        try:
+            status = super().main(*args, **(extra | {"standalone_mode": False}))
+        except typer.Abort:
+            status = 130
+        except Exception as error:
+            if not hasattr(error, "format_message"):  # what all errors of usage have, and only they
+                raise
+            status = 2
+            typer.echo(_usage_line(error.format_message(), getattr(error, "ctx", None)), err=True)
+        if standalone:
+            sys.exit(status)
+        return status
+
+
+def _usage_line(message: str, context: Any) -> str:
+    if message.startswith("Usage:"):  # what a bare `bench` shows
+        return message
+    command = context.command_path if context else "bench"
+    return f"bench: {' '.join(message.split()).rstrip('.')}; see {command} --help"
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r}: allowed are whole numbers from 0")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: allowed are numbers") from None
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     rich_markup_mode=None,  # square brackets are part of names and defaults
     pretty_exceptions_show_locals=False,
@@ -35,6 +76,10 @@ Listed = list[str] | None
 Out = Annotated[Path, typer.Option(help="The folder that runs are made in.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Baseline = Annotated[str | None, typer.Option(help="The model that others are compared with.  [default: the first]")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(parser=_number, metavar="SECONDS", help="What a cell may take.  [default: 3600]"),
+]
 Unverified = Annotated[bool, typer.Option("--unverified", help="Show timings of layers that the oracle contradicts.")]
 DataFolder = Annotated[str | None, typer.Option(help="The folder with data sets of your own (or BENCH_DATA).")]
 TaskName = Annotated[str, typer.Argument(help="A name, e.g. digits or 'listops[max_length=150]'.")]
@@ -56,7 +101,9 @@ def run(
         Listed, typer.Option("--set", help="OPTION=V,.. of the suite, of models or tasks; MODEL.OPTION=V.")
     ] = None,
     preset: Annotated[str | None, typer.Option(help="quick, default.  [default: quick on a CPU]")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Holds batch x length at this number.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(parser=_whole, metavar="N", help="Holds batch x length at this number.")
+    ] = None,
     match: Annotated[
         str | None, typer.Option(help="params, state or flops: sets d_state of the others to the first model's size.")
     ] = None,
@@ -66,9 +113,12 @@ def run(
     data: Annotated[str | None, typer.Option(help="The folder with data sets of your own (or BENCH_DATA).")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the run's folder is made.  [default: results]")] = None,
     name: Annotated[str | None, typer.Option("--run", help="The run's name.  [default: date and suite]")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Cells at a time.  [default: one a core on a CPU]")] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(parser=_whole, metavar="N", help="Cells at a time.  [default: one a core on a CPU]"),
+    ] = None,
     shard: Annotated[str | None, typer.Option(help="I/N: every N-th cell, for a job array; needs --run.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds that a cell may take.  [default: 3600]")] = None,
+    timeout: Timeout = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print the cells and stop.")] = False,
     resume: Annotated[str | None, typer.Option(help="A run whose missing cells are measured.")] = None,
     retry: Annotated[Listed, typer.Option(help="Statuses to try again, e.g. timeout,oom; with --resume.")] = None,
@@ -123,7 +173,7 @@ def rerun(
     data: Annotated[str | None, typer.Option(help="Where its data lie now, if they moved.")] = None,
     out: Out = Path("results"),
     name: Annotated[str | None, typer.Option("--run", help="The new run's name.  [default: date and suite]")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds that it may take.  [default: 3600]")] = None,
+    timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
     """Measures one cell again, as a run of its own, and compares.
@@ -174,7 +224,12 @@ def diff(
     second: Annotated[Path, typer.Argument(metavar="B", help="What is compared with it.")],
     metric: Annotated[str | None, typer.Option(help="A measure of the suites.  [default: all]")] = None,
     tolerance: Annotated[
-        float | None, typer.Option(help="0.05: a mean that is worse by more than 5 % of A's is a fault without a test.")
+        float | None,
+        typer.Option(
+            parser=_number,
+            metavar="X",
+            help="0.05: a mean that is worse by more than 5 % of A's is a fault without a test.",
+        ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="A cell that was ok must still be, or exit 1.")] = False,
     correction: Annotated[str, typer.Option(help="holm or benjamini-hochberg, over all that changed.")] = "holm",
@@ -530,7 +585,7 @@ def data_list(data: DataFolder = None, plugin: Plugins = None, as_json: Json = F
 @data_app.command("check")
 def data_check(
     task: TaskName,
-    seed: Annotated[int, typer.Option(min=0, help="The seed of data that are generated.")] = 0,
+    seed: Annotated[int, typer.Option(parser=_whole, metavar="N", help="The seed of data that are generated.")] = 0,
     data: DataFolder = None,
     plugin: Plugins = None,
     as_json: Json = False,

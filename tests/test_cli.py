@@ -103,6 +103,12 @@ def refused(command, tmp_path):
         (["--run", "a/b"], "--run 'a/b': letters, digits and . _ + - only"),
         (["--run", "../x"], "--run '../x'"),
         (["--run", ""], "--run ''"),
+        (["--jobs", "two"], "Invalid value for '--jobs': 'two': allowed are whole numbers from 0; see "),
+        (["--tokens", "1e3"], "Invalid value for '--tokens': '1e3': allowed are whole numbers from 0; see "),
+        (["--timeout", "1h"], "Invalid value for '--timeout': '1h': allowed are numbers; see "),
+        (["--thread", "2"], "No such option: --thread"),
+        (["--plan=yes"], "'--plan' does not take a value; see "),
+        (["--seeds"], "'--seeds' requires an argument; see "),
         (["--retry", "timeout"], "--retry goes with --resume RUN"),
         (["--data", "nowhere"], "--data nowhere: there is no such folder"),
         (["--plugin", "nowhere.py"], "there is no such file"),
@@ -114,6 +120,28 @@ def refused(command, tmp_path):
 )  # fmt: skip
 def test_a_wrong_command_is_one_line_and_exit_2_before_any_work(refused, words, says):
     assert says in refused(*changed(*words))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nope"], "No such command 'nope'; see "),
+        (["diff", "a"], "Missing argument 'B'; see "),
+        (["diff", "a", "b", "--tolerance", "5%"], "'--tolerance': '5%': allowed are numbers; see "),
+        (["data", "check", "digits", "--seed", "-1"], "'--seed': '-1': allowed are whole numbers from 0; see "),
+        (["data", "list", "x"], "unexpected extra argument"),
+    ],
+)  # fmt: skip
+def test_a_command_that_is_not_typed_right_is_one_line_too(refused, words, says):
+    assert says in refused(*words)
+
+
+@pytest.mark.parametrize("words", [[], ["data"]])
+def test_without_a_command_the_help_is_shown(command, words):
+    done = command(*words)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("Usage: ")
+    assert "Commands:" in done.stderr
 
 
 def test_a_run_without_a_suite_is_refused_with_their_names(refused):
