@@ -18,10 +18,9 @@ from bench.network import Network, layer_weights
 from bench.options import fields
 from bench.report.blocks import Block
 from bench.report.figures import Figure
-from suites.signal_propagation import dense, layers
+from suites.signal_propagation import dense, layers, trained
 from suites.signal_propagation.figures import figures
 from suites.signal_propagation.report import blocks
-from suites.signal_propagation.trained import Trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +79,7 @@ class SignalPropagation(Suite):
         require(self.c > 0, f"c must be above 0, not {self.c}")
         require(self.t is None or self.t >= 1, f"t must be at least 1, not {self.t}")
         if self.trained is not None:
-            Trained.check(Path(self.trained))
+            trained.check(Path(self.trained))
 
     def adapt(self, model: str, task: str | None) -> Adaptation:
         cls = registry.find("model", model)
@@ -122,7 +121,7 @@ class SignalPropagation(Suite):
     def _network(self, cell: Measurement) -> tuple[Network, Params]:
         """The network and its weights: as kept by a run, or at the initialisation."""
         if self.trained is not None:
-            return Trained.find(Path(self.trained), cell)
+            return trained.find(Path(self.trained), cell)
         layer, depth = cell.layer, cell.cell.depth
         if cell.task is not None:
             network = Network.of(layer, depth, cell.task)
