@@ -319,13 +319,16 @@ def table(
     overall: Annotated[bool, typer.Option("--overall", help="Add a column over all columns, and mean ranks.")] = False,
     correction: Annotated[str, typer.Option(help="holm or benjamini-hochberg, over the whole table.")] = "holm",
     published: Annotated[bool, typer.Option("--published", help="Add published figures, set apart.")] = False,
-    summaries: Annotated[bool, typer.Option("--summaries", help="Also published averages over tasks.")] = False,
+    summaries: Annotated[
+        bool, typer.Option("--summaries", help="With --published: also figures that are not read in the paper itself.")
+    ] = False,
     macros: Annotated[Path | None, typer.Option(help="Also write a file of LaTeX macros, one a number.")] = None,
+    unverified: Unverified = False,
     out: Out = Path("results"),
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Prints a table of one measure, with intervals and tests."""
+    """Prints a table of one measure, with intervals and tests. Exit status 1 where results cannot all be read."""
     from bench import store
     from bench.options import split_list, unknown
     from bench.report import comparison, overview, scores, tables, terminal, writers
@@ -337,24 +340,29 @@ def table(
         corrections = get_args(comparison.Correction)
         if correction not in corrections:
             raise unknown("correction in --correction", correction, corrections)
-        pairs = [text.partition("=") for text in where or []]
-        for name, equals, _ in pairs:
+        chosen: dict[str, str] = {}
+        for name, equals, value in (text.partition("=") for text in where or []):
             if not equals:
                 raise ValueError(f"--where {name!r} should read FACTOR=VALUE")
-        with _warnings_as_lines():
-            results, left_out = overview.verified(store.read_results(*folders))
+            if chosen.setdefault(name.strip(), value.strip()) != value.strip():
+                raise ValueError(f"--where {name.strip()}: {chosen[name.strip()]} and {value.strip()}: name one value")
+        if macros is not None:
+            _check_file(macros, "--macros")
+        results, _, incomplete = _read(folders)
         found = tables.build(
             results, suite=suite, metric=metric, rows=split_list(rows or []), columns=split_list(columns or []),
-            where={name.strip(): value.strip() for name, _, value in pairs},
-            correction=cast(comparison.Correction, correction), statistic=cast(scores.Statistic, statistic),
-            baseline=baseline, overall=overall, published=published, summaries=summaries, folders=folders,
+            where=chosen, correction=cast(comparison.Correction, correction),
+            statistic=cast(scores.Statistic, statistic), baseline=baseline, overall=overall, published=published,
+            summaries=summaries, unverified=unverified, folders=folders,
         )  # fmt: skip
     except ValueError as error:
         _refuse(error)
-    for note in left_out:
+    for note in [] if unverified else overview.verified(results)[1]:
         typer.echo(f"bench: {note.text}", err=True)
     if macros is not None:
-        macros.write_text(writers.macros(found), encoding="utf-8")
+        store.write_text(macros, writers.macros(found))
+    if kind == "latex" and (wide := writers.too_wide(found)):
+        typer.echo(f"bench: {wide}", err=True)
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(found), ensure_ascii=False, indent=1))
     elif kind == "text":
@@ -362,6 +370,7 @@ def table(
         terminal.show([writers.block(found), *tests])
     else:
         typer.echo(writers.FORMATS[kind](found), nl=False)
+    raise typer.Exit(int(incomplete))
 
 
 @app.command()
@@ -400,23 +409,23 @@ def plot(
 ) -> None:
     """Draws the figures that runs have data for.
 
-    Exit status 1 where there is none, or where a suite could not make its own.
+    Exit status 1 where there is none, where a suite could not make its own, or where results cannot all be read.
     """
-    from bench import store
     from bench.contract import Missing, View
     from bench.options import split_list, unknown
     from bench.report import drawing, overview
 
     folders = _folders(runs, results, plugin)
     try:
+        if out.exists() and not out.is_dir():
+            raise ValueError(f"--out {out}: this is no folder")
         wanted = split_list(formats)
         for name in wanted:
             if name not in drawing.FORMATS:
                 raise unknown("format in --formats", name, drawing.FORMATS)
         if not wanted:
             raise ValueError("--formats is empty: name at least one")
-        with _warnings_as_lines():
-            rows = store.read_results(*folders)
+        rows, _, incomplete = _read(folders)
         found, notes = overview.figures(rows, View(baseline=baseline))
         names = [figure.name for figure in found]
         kinds = split_list(kind or names)
@@ -435,7 +444,7 @@ def plot(
         typer.echo(f"bench: {note.text}", err=True)
     if not files:
         typer.echo("bench: these runs have no figure", err=True)
-    raise typer.Exit(int(not files or any(note.fault for note in notes)))
+    raise typer.Exit(int(incomplete or not files or any(note.fault for note in notes)))
 
 
 @app.command("list")
@@ -726,18 +735,26 @@ def _check_file(path: Path, option: str) -> None:
         raise ValueError(f"{option} {path}: nothing can be written into {path.parent}")
 
 
+def _read(folders: list[Path]) -> tuple[Any, list[str], bool]:
+    """The rows of these runs, what was warned of, and whether some could not be read."""
+    from bench import store
+
+    with _warnings_as_lines() as caught:
+        results = store.read_results(*folders)
+    incomplete = any(issubclass(warning.category, store.IncompleteResults) for warning in caught)
+    return results, [str(warning.message) for warning in caught], incomplete
+
+
 def _report(
     folders: list[Path], as_json: bool, view: Any, unverified: bool, only: Collection[str] | None = None,
     html: Path | None = None,
 ) -> int:  # fmt: skip
     """Prints the report, of `only` these cells, or writes it as a page; 1 where results could not be read, else 0."""
-    from bench import runner, store
+    from bench import runner
     from bench.report import overview, terminal
     from bench.report.blocks import Note
 
-    with _warnings_as_lines() as caught:
-        results = store.read_results(*folders)
-    incomplete = any(issubclass(warning.category, store.IncompleteResults) for warning in caught)
+    results, warned, incomplete = _read(folders)
     if only is not None:
         results = results[results["cell_id"].isin(only)]
     if results.empty:
@@ -751,7 +768,7 @@ def _report(
     if html is None:
         blocks = overview.report(results, folders, view, unverified)
     else:
-        blocks, parts = _write_page(html, results, folders, view, unverified, [str(one.message) for one in caught])
+        blocks, parts = _write_page(html, results, folders, view, unverified, warned)
         typer.echo(html, err=as_json)
     if as_json:
         runs = [str(folder) for folder in folders]

@@ -24,8 +24,8 @@ def cell(model, seed, value=None, status="ok", task="digits", metric="accuracy",
         "backend": "torch", "device": "cpu", "dtype": "float32", "task": task, "depth": 2, "d_model": 32,
         "seed": seed, "factors": json.dumps(factors), "compiled": False, "recipe": "quick", "status": status,
         "code": "c0de", "env_id": "env", "started_at": f"2026-01-0{1 + started}T00:00:00.000+00:00",
+        "cell_id": id_of(model, task, seed, columns.get("depth", 2)),
     } | columns  # fmt: skip
-    made["cell_id"] = id_of(model, task, seed, made["depth"])
     rows = [] if value is None else [{"metric": metric, "value": value, "split": "test", "step": 10}]
     return made, rows
 
@@ -51,6 +51,14 @@ def run_of(folder, cells, code=None, environment=None):
 def seeds(model, values, **columns):
     """Cells of seeds 0, 1, .. with these values."""
     return [cell(model, seed, value, **columns) for seed, value in enumerate(values)]
+
+
+def changed(cells, **columns):
+    """The same cells of another run, whose ids differ because these columns do."""
+    return [
+        (made | columns | {"cell_id": hashlib.sha256((made["cell_id"] + str(columns)).encode()).hexdigest()[:16]}, rows)
+        for made, rows in cells
+    ]
 
 
 def timed(model, times, seed=0, **columns):

@@ -60,7 +60,11 @@ def scored(model, seed, accuracies, test=0.5, seconds=10.0, status="ok", **colum
         rows.append(("accuracy", value, 5 * i, None, None, "validation"))
         rows.append(("seconds", seconds * i / len(accuracies), 5 * i))
         rows.append(("tokens", 500 * i, 5 * i))
-    rows += [("accuracy", test, 5, None, None, "test"), ("selected_step", 5, None, None, None, "validation")]
+    rows += [
+        ("waiting", 0.01, 5),
+        ("accuracy", test, 5, None, None, "test"),
+        ("selected_step", 5, None, None, None, "validation"),
+    ]
     return rows_of("accuracy", model, seed, rows if status == "ok" else [], status, **columns)
 
 
@@ -368,3 +372,16 @@ def test_every_kind_is_drawn_in_every_format_without_a_warning(tmp_path):
         ]  # fmt: skip
     assert {file.suffix for file in files} == {".png", ".pdf", ".svg"}
     assert all(file.stat().st_size > 2000 for file in files)
+
+
+def test_what_alone_tells_groups_apart_has_a_column_in_the_tables_of_accuracy():
+    def made(rate, gamma, seed):
+        factors, options = json.dumps({"rate": rate, "recipe": "quick"}), json.dumps({"gamma": gamma} if gamma else {})
+        return scored("lru", seed, [0.1, rate], factors=factors, options=options)
+
+    table, *_ = Accuracy().report(together(*(made(0.1, "", seed) for seed in (0, 1))), View())
+    assert table.columns[:4] == ["model", "depth", "d_model", "ok"]
+    results = together(*(made(rate, "tied", seed) for rate in (0.1, 0.2) for seed in (0, 1)), made(0.1, "", 0))
+    table, *_ = Accuracy().report(results, View())
+    assert table.columns[3:5] == ["rate", "gamma"]
+    assert [row[3:6] for row in table.rows] == [["0.1", "tied", "2/2"], ["0.2", "tied", "2/2"], ["0.1", "-", "1/1"]]

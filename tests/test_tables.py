@@ -8,11 +8,12 @@ import re
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from made_store import NAME, cell, id_of, invoke, run_of, seeds, timed
+from made_store import NAME, cell, changed, id_of, invoke, run_of, seeds, timed
 
 from bench import store
 from bench.report import comparison, estimates, tables, why, writers
 from bench.report.writers import CELLS
+from suites.accuracy.published import figure
 
 pytestmark = pytest.mark.filterwarnings("default::bench.store.IncompleteResults")
 
@@ -149,6 +150,73 @@ def test_cells_that_differ_by_more_than_their_seed_are_kept_apart_or_refused(bui
     sheet = build(cells, rows=["model"], columns=["task"], where={"depth": "4"})
     assert fields(sheet)["a"].number == pytest.approx(55)
     assert [row for row, _ in build(cells, rows=["model", "depth"], columns=["task"]).rows] == [("a", "2"), ("a", "4")]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "values"),
+    [
+        ("suite_version", {"suite_version": 2}, ("1", "2")),
+        ("gamma", {"options": '{"gamma": "tied"}'}, ("learned", "tied")),
+        ("recipe", {"recipe": "paper", "factors": '{"recipe": "paper", "steps": 500}'}, ("quick", "paper")),
+        ("steps", {"factors": '{"recipe": "quick", "steps": 9}'}, ("500", "9")),
+        ("d_state", {"d_state": 64}, ("128", "64")),
+    ],
+)  # fmt: skip
+def test_cells_of_another_run_that_are_others_are_never_taken_for_the_same(build, name, columns, values):
+    cells = seeds("a", [0.8, 0.9], options='{"gamma": "learned"}', d_state=128)
+    sheet = build([*cells, *changed(seeds("a", [0.5, 0.6], options='{"gamma": "learned"}', d_state=128), **columns)])
+    assert sheet.row_heads == ["model", name.replace("_", " ")]
+    numbers = {row: found[0].number for row, found in sheet.rows}
+    assert numbers == {("a", values[0]): pytest.approx(85), ("a", values[1]): pytest.approx(55)}
+
+
+def test_an_option_that_a_model_got_between_two_runs_is_no_difference_but_two_cells_of_a_seed_are_refused(build):
+    before, after = '{"gamma": "learned"}', '{"gamma": "learned", "ring": true}'
+    first = seeds("a", [0.8, 0.9], options=before)
+    later = changed([cell("a", 2, 0.7)], options=after)
+    assert fields(build([*first, *later]))["a"].number == pytest.approx(80)
+    again = changed([cell("a", 1, 0.7)], options=after)
+    says = (
+        rf"model a, task digits: {id_of('a', 'digits', 1)} and [0-9a-f]+ are two cells of seed 1 \(ring - / True; runs"
+    )
+    with pytest.raises(ValueError, match=says):
+        build([*first, *again])
+
+
+def test_options_can_make_rows(build):
+    cells = [*seeds("a", [0.8, 0.9], options='{"gamma": 1}'), *seeds("a[gamma=2]", [0.5, 0.6], options='{"gamma": 2}'),
+             *seeds("b", [0.3, 0.5])]  # fmt: skip
+    sheet = build(cells, rows=["gamma"], columns=["task"])
+    assert {row: found[0].number for row, found in sheet.rows} == {
+        ("1.0",): pytest.approx(85), ("2.0",): pytest.approx(55), ("-",): pytest.approx(40),
+    }  # fmt: skip
+
+
+def test_a_test_with_too_few_pairs_makes_nothing_bold(build):
+    rng = np.random.default_rng(1)
+    best = 0.9 + 0.002 * rng.standard_normal(10)
+    near = best + 0.003 * np.array([1, -1, 2, -2, 1, -1, 1, -0.5, -1, -0.5])
+    sheet = build([*seeds("best", best), *seeds("near", near), *seeds("far", best - 0.4), *seeds("few", [0.50, 0.51])])
+    marks = {name: field.mark for name, field in fields(sheet).items()}
+    top = max(("best", "near"), key=lambda name: fields(sheet)[name].number)
+    assert marks[top] == "best"
+    assert marks[{"best": "near", "near": "best"}[top]] == "best"
+    assert marks["few"] != "best"  # two pairs have no p below .5
+    assert "1 test had too few seeds to tell anything." in sheet.caption
+
+
+def test_a_cell_without_its_value_is_counted_and_its_row_is_never_best(build):
+    sheet = build([*seeds("a", [0.9, 0.9]), cell("a", 2), *seeds("b", [0.6, 0.7, 0.65])])
+    found = fields(sheet)["a"]
+    assert (found.n, found.planned, found.mark) == (2, 3, "")
+    assert [sheet.footnotes[i - 1] for i in found.notes] == ["1 of 3 without a value; the mean is over the others"]
+
+
+def test_seeds_that_are_still_needed_are_enough_for_a_mark(build):
+    sheet = build([*seeds("a", [0.9, 0.91, 0.92]), *seeds("b", [0.5, 0.52, 0.51])], baseline="a")
+    (row,) = writers.details(sheet).rows
+    assert row[-1] == "3"  # the t test has its power with fewer, but no p of a sign flip is below .05 from fewer than 6
+    assert "from 6 on one could be" in " ".join(sheet.caption)
 
 
 @pytest.mark.parametrize(("choices", "says"), [
@@ -306,6 +374,31 @@ def test_macros_are_letters_alone_and_differ(sheet):
     assert names == ["TestAccuracyABCDEXOneDigits", "TestAccuracyBDigits"]
 
 
+def test_macros_of_two_tables_of_one_measure_differ(build):
+    cells = [*seeds("a", [0.8, 0.9]), *seeds("b", [0.7, 0.75])]
+    made = [
+        build(cells, **choices)
+        for choices in ({}, {"baseline": "a"}, {"statistic": "median"}, {"where": {"depth": "2"}})
+    ]
+    names = [re.findall(r"newcommand\{(.+?)\}", writers.macros(sheet)) for sheet in made]
+    assert names[0][-1] == r"\TestAccuracyBDigits"
+    assert names[1] == [r"\TestAccuracyDifferenceFromThatOfABDigits"]
+    assert len({name for found in names for name in found}) == sum(map(len, names))
+
+
+def test_letters_that_latex_does_not_have_without_packages_are_written_so_that_it_compiles(build):
+    text = writers.latex(build(seeds("λ-naïve-Ω-😀", [0.8, 0.9])))
+    assert r"$\lambda$-naïve-$\Omega$-U+1F600 & " in text
+
+
+def test_a_table_that_is_wider_than_a_page_is_told(tmp_path):
+    cells = [one for i in range(14) for one in seeds("a", [0.8, 0.9], task=f"a-task-of-number-{i}")]
+    done = invoke("table", run_of(tmp_path / "wide", cells), "--format", "latex")
+    assert "wider than a page (100): exchange --rows and --columns" in done.stderr
+    done = invoke("table", tmp_path / "wide", "--format", "latex", "--rows", "task", "--columns", "model")
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
 def test_csv_is_tidy_and_keeps_all_digits(sheet):
     rows = list(csv.DictReader(io.StringIO(writers.comma_separated(sheet))))
     assert [row["model"] for row in rows] == [NAME, "b"]
@@ -362,7 +455,57 @@ def test_cells_that_the_oracle_contradicts_are_left_out_and_named(tmp_path):
     run = run_of(tmp_path / "run", [*seeds("a", [0.8]), (wrong, [rows[0] | {"verified": False}])])
     done = invoke("table", run)
     assert "1 cell is left out of the tables" in done.stderr
-    assert "wrong" not in done.stdout
+    assert "99" not in done.stdout
+    sheet = tables.build(store.read_results(run))
+    assert sheet.footnotes == ["1 of 1 unverified"]
+    assert fields(sheet)["wrong"].number is None
+    shown = invoke("table", run, "--unverified")
+    assert shown.stderr == ""
+    assert fields(tables.build(store.read_results(run), unverified=True))["wrong"].number == pytest.approx(99)
+
+
+def test_a_row_that_lost_seeds_to_the_oracle_says_so_and_is_never_best(build):
+    cells = [(made, [rows[0] | {"verified": made["seed"] > 0}]) for made, rows in seeds("a", [0.9, 0.9, 0.9])]
+    sheet = build([*cells, *seeds("b", [0.6, 0.7, 0.65])])
+    found = fields(sheet)["a"]
+    assert (found.n, found.planned, found.mark) == (2, 3, "")
+    assert sheet.footnotes == ["1 of 3 unverified; the mean is over the others"]
+
+
+def test_ids_of_a_store_are_data_and_never_markup(build):
+    (made, rows), other = seeds("a", [0.8, 0.9])
+    page = writers.hypertext(build([(made | {"cell_id": 'x"><b onclick="y'}, rows), other]))
+    assert "<b onclick" not in page
+    assert "x&quot;&gt;&lt;b onclick=&quot;y" in page
+
+
+def test_a_name_that_looks_like_the_comment_of_a_line_hides_no_cell(build, tmp_path):
+    file = tmp_path / "t.tex"
+    file.write_text(writers.latex(build(seeds("a % cells: x", [0.8, 0.9]))))
+    (number,) = [i for i, line in enumerate(file.read_text().splitlines(), 1) if "num" in line and "&" in line]
+    ids = [id_of("a % cells: x", "digits", seed) for seed in (0, 1)]
+    assert why.cells_at(f"{file}:{number}:40") == ids
+
+
+def test_a_table_of_a_store_that_cannot_all_be_read_ends_with_1(tmp_path):
+    run = run_of(tmp_path / "run", seeds("a", [0.8, 0.9]))
+    file = run / "cells" / f"{id_of('a', 'digits', 0)}.parquet"
+    file.write_bytes(file.read_bytes()[:99])
+    done = invoke("table", run)
+    assert done.exit_code == 1
+    assert "90.00" in done.stdout
+    assert "cannot be read" in done.stderr
+    assert invoke("plot", run, "--out", tmp_path / "figures").exit_code == 1
+
+
+def test_a_device_is_named_by_what_was_measured(tmp_path):
+    cells = [*seeds("a", [0.8, 0.9]), cell("a", 2, None, "interrupted", env_id=None)]
+    run = run_of(tmp_path / "run", cells, environment={"cpu": "Test CPU"})
+    assert (
+        invoke("table", run)
+        .stdout.rstrip()
+        .endswith("on Test CPU.\n(1) 1 of 3 interrupted; the mean is over the others.")
+    )
 
 
 def test_wrong_words_are_refused(tmp_path):
@@ -371,6 +514,9 @@ def test_wrong_words_are_refused(tmp_path):
         (["--format", "word"], "unknown format in --format 'word': allowed are csv, html, latex, markdown, text"),
         (["--correction", "bonferroni"], "unknown correction in --correction 'bonferroni'"),
         (["--where", "depth"], "--where 'depth' should read FACTOR=VALUE"),
+        (["--where", "depth=2", "--where", "depth=4"], "--where depth: 2 and 4: name one value"),
+        (["--macros", tmp_path], "this is a folder: name a file in it"),
+        (["--macros", tmp_path / "nowhere" / "x.tex"], "there is no folder"),
     ):
         done = invoke("table", run, *words)
         assert done.exit_code == 2
@@ -387,3 +533,18 @@ def test_published_rows_stand_apart_with_their_sources(tmp_path):
     assert [row for row, _ in sheet.rows] == [("lru",), ("rotrnn",)]
     text = writers.latex(sheet)
     assert text.index("published") < text.index("LRU &")
+    with pytest.raises(
+        ValueError, match="--published: published figures are test accuracies, not Test loss: leave out"
+    ):
+        tables.build(store.read_results(run), published=True, metric="loss")
+
+
+def test_published_figures_that_are_not_read_in_the_paper_itself_stand_there_on_request_alone(tmp_path):
+    place = {"facts": json.dumps({"published": ["Speech Commands 35", "16 kHz"]}), "task": "speech-commands"}
+    results = store.read_results(run_of(tmp_path / "run", seeds("rotrnn", [0.5, 0.6], **place)))
+    usual, more = (tables.build(results, published=True, summaries=summaries) for summaries in (False, True))
+    assert "RotRNN" not in {row[0] for row, _ in usual.published}
+    rows = {row[0]: found[0] for row, found in more.published}
+    assert rows["RotRNN"].value == "95.2"
+    assert more.footnotes[rows["RotRNN"].notes[0] - 1].endswith("(summary)")
+    assert figure(("Speech Commands 35", "16 kHz"), "rotrnn") == "-"

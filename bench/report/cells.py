@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
@@ -12,7 +12,10 @@ import pandas as pd
 
 from bench.store import ROW_COLUMNS
 
-GROUP = ["task", "device", "dtype", "backend", "compiled", "model", "options", "d_model", "factors", "depth"]
+GROUP = [
+    "task", "device", "dtype", "backend", "compiled", "model", "options", "d_model", "factors", "depth",
+    "suite_version",
+]  # fmt: skip
 SHOWN = ("task", "backend", "device", "dtype", "d_model")
 """Columns that are shown beside the model where they vary; where not, in the title."""
 
@@ -87,6 +90,9 @@ def _text(value: Any) -> str:
     return "-" if value is None or pd.isna(value) else str(value)
 
 
+WORKLOAD = ("mode", "length", "batch", "tokens")
+"""Factors of a workload: in tables of time and memory they have a place of their own."""
+
 ROWS = ("cell_id", "seed", *ROW_COLUMNS, "message")
 """Columns of what a cell has recorded; the others say the same in each of its rows."""
 
@@ -94,27 +100,32 @@ ROWS = ("cell_id", "seed", *ROW_COLUMNS, "message")
 class Cells:
     """The cells that differ by their seed alone, and what they have recorded.
 
-    `key` holds the columns of `GROUP` and the suite's own factors by name; `varying` the names of those that differ
-    between groups. `cells` has a row a cell, with all columns of the store; `rows` the columns of `ROWS`, of cells with
-    one of the statuses `counted`.
+    `key` holds the columns of `GROUP`, the suite's own factors and the model's options by name; `varying` the names of
+    those that are shown because they differ between groups. `cells` has a row a cell, with all columns of the store;
+    `rows` the columns of `ROWS`, of cells with one of the statuses `counted`.
     """
 
     counted: tuple[str, ...] = ("ok",)
     shown: tuple[str, ...] = SHOWN
+    elsewhere: tuple[str, ...] = ()
+    """Factors that the suite shows in a place of their own."""
 
     def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, rows: pd.DataFrame) -> None:
-        self.key, self.varying, self.cells, self.rows = key, list(varying), cells, rows
+        self.key, self.cells, self.rows = key, cells, rows
+        self.varying = [name for name in varying if name not in self.elsewhere]
         self.planned = len(cells)
         self.ok = int(cells["status"].isin(self.counted).sum())
 
     @classmethod
-    def of(cls, results: pd.DataFrame) -> Iterator[Self]:
+    def of(cls, results: pd.DataFrame) -> list[Self]:
         """All groups of a suite's rows, in the order of the plan."""
         cells = results.drop_duplicates("cell_id").reset_index(drop=True)
         varying = [column for column in cls.shown if _varies(cells, column)]
         factors = {text: json.loads(text) for text in cells["factors"].unique()}
         names = sorted({name for found in factors.values() for name in found})
         varying += [name for name in names if len({str(found.get(name)) for found in factors.values()}) > 1]
+        options = {text: json.loads(text) if isinstance(text, str) else {} for text in cells["options"].unique()}
+        groups = []
         places = _places(results)
         recorded, metrics = results[[name for name in ROWS if name in results]], pd.factorize(results["metric"])[0]
         for values, group in cells.groupby(GROUP, dropna=False, sort=False):
@@ -122,11 +133,17 @@ class Cells:
             counted = [places[i] for i in group.index[group["status"].isin(cls.counted)]]
             at = np.concatenate(counted) if counted else np.array([], int)
             rows = recorded.iloc[at[np.argsort(metrics[at], kind="stable")]]  # those of a metric lie together
-            yield cls(key | factors[key["factors"]], varying, group, rows)
+            named = key | factors[key["factors"]]
+            own = {name: value for name, value in options[key["options"]].items() if name not in named}
+            groups.append(cls(named | own, varying, group, rows))
+        alone = _alone_apart(groups)
+        for one in groups:
+            one.varying += [name for name in alone if name not in one.varying]
+        return groups
 
     def label(self) -> list[str]:
         """The model, and what varies between groups."""
-        return [self.key["model"], *(str(self.key.get(name, "-")) for name in self.varying)]
+        return [self.key["model"], *(_text(self.key.get(name)) for name in self.varying)]
 
     def fixed(self) -> list[str]:
         """What is equal in all groups, for a title."""
@@ -163,6 +180,21 @@ def _places(results: pd.DataFrame) -> list[np.ndarray]:
     """Where the rows of each cell stand, cells in the order in which they first come."""
     number, ids = pd.factorize(results["cell_id"])
     return np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number, minlength=len(ids)))[:-1])
+
+
+def _alone_apart(groups: Sequence[Cells]) -> list[str]:
+    """What tells groups apart that would have one label: such as a factor that a suite does not show, as a rule, or an
+    option that a model got between two runs."""
+    alike: dict[tuple, list[Cells]] = {}
+    for group in groups:
+        known = (*SHOWN, "depth", *group.elsewhere)
+        alike.setdefault((*(_text(group.key.get(name)) for name in known), *group.label()), []).append(group)
+    found: dict[str, None] = {}
+    for same in alike.values():
+        if len(same) > 1:
+            names = dict.fromkeys(name for group in same for name in group.key if name not in ("options", "factors"))
+            found |= {name: None for name in names if len({_text(group.key.get(name)) for group in same}) > 1}
+    return list(found)
 
 
 def _varies(cells: pd.DataFrame, column: str) -> bool:

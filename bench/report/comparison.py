@@ -225,6 +225,17 @@ def corrected(p: Sequence[float | None], method: Correction = "holm") -> list[fl
     return [None if value is None else float(next(found)) for value in p]
 
 
+def could_be_marked(
+    p: Sequence[float | None], smallest: Sequence[float | None], method: Correction = "holm", alpha: float = 0.05
+) -> list[bool]:
+    """Whether each test could have been marked beside the others as they came out: at the least p that it can reach."""
+    found = []
+    for i, bound in enumerate(smallest):
+        own = corrected([*p[:i], bound, *p[i + 1 :]], method)[i]
+        found.append(own is not None and own <= alpha)
+    return found
+
+
 def family(
     p: Sequence[float | None], smallest: Sequence[float | None], method: Correction = "holm", alpha: float = 0.05
 ) -> Family:

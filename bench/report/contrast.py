@@ -83,8 +83,7 @@ class Differences(Scores):
         if self.family.reachable and test is not None and test.difference and self.apart(row, column):
             mark = "better" if test.difference > 0 else "worse"
         made = dataclasses.replace(
-            found, mark=mark, number=number, low=low, high=high, n=len(differences), compared=test,
-            p=self.corrected.get((row, column)),
+            found, mark=mark, number=number, low=low, high=high, n=len(differences), **self.tested(row, column)
         )  # fmt: skip
         return written(made, digits, self.style)
 

@@ -212,7 +212,7 @@ def _values(results: pd.DataFrame, cells: pd.DataFrame, measure: Measure) -> Rep
 
 def _groups(cells: pd.DataFrame) -> list[tuple[dict[str, str], pd.Index]]:
     """A suite's cells that differ by their seed alone: the model and what tells them from others, and their ids."""
-    groups = [rows for _, rows in cells.groupby([*GROUP, "suite_version"], dropna=False, sort=False)]
+    groups = [rows for _, rows in cells.groupby(GROUP, dropna=False, sort=False)]
     apart = told_apart([rows.iloc[0].drop("seed").to_dict() for rows in groups])
     return [
         ({"model": str(rows["model"].iloc[0])} | names, rows.index) for rows, names in zip(groups, apart, strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ import pandas as pd
 from bench.contract import require
 from bench.options import unknown
 from bench.report.measures import Measure
-from bench.store import MEASURED_STATUSES
+from bench.store import COMPLETE_STATUSES
 
 COLUMNS = ("suite", "model", "task", "backend", "device", "dtype", "compiled", "depth", "d_model", "d_state", "recipe")
 """Columns of the store that rows and columns of a table can be made of, beside the suites' factors."""
@@ -69,8 +69,10 @@ class Grid:
         entries: dict[tuple[tuple[str, ...], tuple[str, ...]], Entry] = {}
         for key, group in cells.groupby([*rows, *columns], dropna=False, sort=False):
             texts = tuple(_text(value) for value in key)
+            if twice := _same_seed(group, [*rows, *columns], texts):
+                raise ValueError(twice)
             found = dict(zip(group["seed"].astype(int), group["cell_id"], strict=True))
-            good = group[group["status"].isin(MEASURED_STATUSES) & (group["status"] != "diverged")]
+            good = group[group["status"].isin(COMPLETE_STATUSES)]
             counted = [(int(seed), own) for seed, cell in zip(good["seed"], good["cell_id"], strict=True)
                        if (own := values.get(cell))]  # fmt: skip
             entries[texts[: len(rows)], texts[len(rows) :]] = Entry(
@@ -100,20 +102,30 @@ def by_cell(measure: Measure, results: pd.DataFrame) -> dict[str, dict[int | Non
 def with_factors(results: pd.DataFrame) -> pd.DataFrame:
     """One row a cell, with a column for each of the suite's factors beside those of the store.
 
-    A cell that failed lacks what is known once it runs, such as its length, where no factor says it.
+    A cell that failed lacks what is known once it runs, such as its length, where no factor says it. Options of models
+    are columns too, where nothing else has their names.
     """
     cells = results.drop_duplicates("cell_id").reset_index(drop=True)
-    parsed = pd.DataFrame([json.loads(text) for text in cells["factors"]], index=cells.index)
-    own = [name for name in parsed.columns if name not in cells.columns]
+    parsed = pd.DataFrame(_objects(cells["factors"]), index=cells.index)
     for name in parsed.columns.intersection(cells.columns):
         cells[name] = cells[name].fillna(parsed[name])
-    return pd.concat([cells, parsed[own]], axis=1)
+    for more in (parsed, pd.DataFrame(_objects(cells["options"]), index=cells.index)):
+        cells = pd.concat([cells, more[[name for name in more.columns if name not in cells.columns]]], axis=1)
+    return cells
+
+
+def _objects(texts: pd.Series) -> list[dict[str, Any]]:
+    known = {text: json.loads(text) if isinstance(text, str) else {} for text in texts.unique()}
+    return [known[text] for text in texts]
 
 
 def factors(cells: pd.DataFrame) -> list[str]:
-    """The names that rows and columns can be made of."""
-    own = {name for text in cells["factors"].unique() for name in json.loads(text)}
-    return [*COLUMNS, *sorted(own - set(COLUMNS))]
+    """The names that rows and columns can be made of: of the store, of the suite, then options of models."""
+    own, options = (
+        sorted({name for found in _objects(cells[column].drop_duplicates()) for name in found})
+        for column in ("factors", "options")
+    )
+    return list(dict.fromkeys([*COLUMNS, *own, *options]))
 
 
 def chosen(results: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
@@ -135,18 +147,39 @@ def varies(cells: pd.DataFrame, name: str) -> bool:
 
 
 FOLLOWS = ("recipe", "d_state")
-"""What follows from the model and the task."""
+"""What follows from the model and the task, as a rule: asked about last."""
 
 
 def left_together(cells: pd.DataFrame, named: Sequence[str]) -> tuple[str, list[str], str] | None:
     """A factor in which cells differ that are alike in the named ones, its values there, and where; or None."""
-    others = [name for name in factors(cells) if name not in (*named, *FOLLOWS) and varies(cells, name)]
+    options = [name for found in _objects(cells["options"].drop_duplicates()) for name in found]
+    last = [*FOLLOWS, *dict.fromkeys(options), "suite_version"]
+    first = [name for name in factors(cells) if name not in last]
+    others = [name for name in dict.fromkeys([*first, *last]) if name not in named and varies(cells, name)]
     for key, group in cells.groupby(list(named), dropna=False, sort=False):
         for name in others:
             if varies(group, name):
-                where = ", ".join(f"{k} {_text(v)}" for k, v in zip(named, key, strict=True))
-                return name, list(dict.fromkeys(group[name].map(_text))), where
+                return name, list(dict.fromkeys(group[name].dropna().map(_text))), _place(named, map(_text, key))
     return None
+
+
+def _same_seed(group: pd.DataFrame, named: Sequence[str], texts: Sequence[str]) -> str:
+    """What is wrong with cells of one seed that are not one cell, as those of two versions of a model; or nothing."""
+    twice = group[group.duplicated("seed", keep=False)]
+    if twice.empty:
+        return ""
+    first, second = (twice[twice["seed"] == twice["seed"].iloc[0]].iloc[i] for i in range(2))
+    names = [name for name in (*factors(group), "suite_version") if name in group.columns]
+    differ = [f"{n} {_text(first[n])} / {_text(second[n])}" for n in names if _text(first[n]) != _text(second[n])]
+    apart = f"{', '.join(differ) or 'alike in all that is stored'}; runs {first['run_id']}, {second['run_id']}"
+    return (
+        f"{_place(named, texts)}: {first['cell_id']} and {second['cell_id']} are two cells of seed {first['seed']} "
+        f"({apart}): name one run"
+    )
+
+
+def _place(named: Sequence[str], texts: Iterable[str]) -> str:
+    return ", ".join(f"{name} {text}" for name, text in zip(named, texts, strict=True))
 
 
 def _text(value: Any) -> str:

@@ -81,7 +81,7 @@ def figures(results: pd.DataFrame, view: View) -> tuple[list[Figure], list[Note]
 
 def verified(results: pd.DataFrame) -> tuple[pd.DataFrame, list[Note]]:
     """The rows of all cells but those of which one is marked as not verified, and a note that names these."""
-    bad = set(results.loc[(results["verified"] == False).fillna(False), "cell_id"])  # noqa: E712
+    bad = unverified_cells(results)
     if not bad:
         return results, []
     cells = results.drop_duplicates("cell_id")
@@ -98,6 +98,11 @@ def verified(results: pd.DataFrame) -> tuple[pd.DataFrame, list[Note]]:
         f"{', '.join(names[:NAMES_SHOWN])}{others}. `--unverified` shows {'it' if len(bad) == 1 else 'them'}."
     )
     return results[~results["cell_id"].isin(bad)], [Note(text, warning=True)]
+
+
+def unverified_cells(results: pd.DataFrame) -> set[str]:
+    """The ids of the cells of which a row is marked as not verified."""
+    return set(results.loc[(results["verified"] == False).fillna(False), "cell_id"])  # noqa: E712
 
 
 NAMES_SHOWN = 10
@@ -201,6 +206,8 @@ def measured_on(results: pd.DataFrame, folders: list[Path]) -> list[Block]:
 def machines(results: pd.DataFrame, folders: Sequence[Path]) -> list[str]:
     """What the cells ran on, by name: GPUs, or the CPU; the kind of device where no environment was kept."""
     cells = results.drop_duplicates("cell_id")
+    kept = cells[cells["env_id"].notna()]  # what was interrupted has recorded nothing of where it ran
+    cells = kept if len(kept) else cells
     found = []
     for run, env, device in cells[["run_id", "env_id", "device"]].drop_duplicates().itertuples(index=False):
         files = [folder / "environments" / f"{env}.json" for folder in folders if folder.name == run]

@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,7 +25,10 @@ STATISTICS: Mapping[Statistic, Callable[..., Estimate]] = {
 }  # fmt: skip
 NAMES: Mapping[Statistic, str] = {"mean": "mean", "median": "median", "iqm": "interquartile mean"}
 CORRECTIONS: Mapping[Correction, str] = {"holm": "Holm", "benjamini-hochberg": "Benjamini-Hochberg"}
-FAILURES = ("diverged", "oom", "timeout", "error", "crashed", "compile_failed", "missing", "unsupported", "interrupted")
+UNVERIFIED = "unverified"
+"""What stands for the status of a cell whose layer did not agree with the oracle."""
+FAILURES = ("diverged", "oom", "timeout", "error", "crashed", "compile_failed", "missing", "unsupported", "interrupted",
+            UNVERIFIED)  # fmt: skip
 """Statuses that a footnote names."""
 
 
@@ -66,7 +69,8 @@ class Scores(ABC):
         """What the numbers are, how they were compared, and what could be seen at all."""
 
     def title(self) -> str:
-        return self.grid.measure.title + (f" [{self.grid.measure.unit}]" if self.grid.measure.unit else "")
+        unit = f" [{self.grid.measure.unit}]" if self.grid.measure.unit else ""
+        return self.grid.measure.title + unit + ("" if self.statistic == "mean" else f", {NAMES[self.statistic]}")
 
     def shown(self) -> list[Key]:
         """The rows that have a line."""
@@ -113,6 +117,20 @@ class Scores(ABC):
     def corrected(self) -> dict[tuple[Key, Key], float | None]:
         return dict(zip(self.tests, self.family.corrected, strict=True))
 
+    @cached_property
+    def could_be_marked(self) -> dict[tuple[Key, Key], bool]:
+        """Of each test, whether its pairs are enough to be marked beside the others."""
+        p, smallest = ([getattr(test, name) for test in self.tests.values()] for name in ("p", "smallest_p"))
+        return dict(zip(self.tests, comparison.could_be_marked(p, smallest, self.correction, self.alpha), strict=True))
+
+    def tested(self, row: Key, column: Key) -> dict[str, Any]:
+        """What a field keeps of its test; seeds still needed: for its power, and for a mark in such a table at all."""
+        test, least = self.tests.get((row, column)), self.family.seeds_needed
+        if test is None:
+            return {}
+        more = None if test.more_seeds is None or least is None else max(test.more_seeds, least - test.n)
+        return {"compared": test, "p": self.corrected[row, column], "more_seeds": more}
+
     def apart(self, row: Key, column: Key) -> bool | None:
         """Whether a test tells the entry from the one that it is compared with; None where there is no test."""
         p = self.corrected.get((row, column))
@@ -133,6 +151,8 @@ class Scores(ABC):
     def notes(self, entry: Entry) -> tuple[int, ...]:
         """The numbers of the footnotes on what became of the entry's cells."""
         failed = {status: entry.statuses[status] for status in FAILURES if entry.statuses[status]}
+        if empty := entry.planned - entry.measured - sum(failed.values()):
+            failed["without a value"] = empty
         if not failed:
             return ()
         text = ", ".join(f"{count} of {entry.planned} {status}" for status, count in failed.items())
@@ -214,9 +234,10 @@ class Scores(ABC):
     def said_of_all(self, ranked: Ranking | None, order: Sequence[Key]) -> list[str]:
         """What the numbers over all columns are, and which rows their ranks do not tell apart."""
         what = f"all {len(self.grid.columns)}: {self.over_all_is()}, of rows that lack nothing."
+        by_means = "" if self.statistic == "mean" else ", by means"
         if ranked is None or ranked.mean_ranks is None or ranked.critical_difference is None:
             return [what]
-        said = [f"mean rank: over the {ranked.n} columns, 1 is best"]
+        said = [f"mean rank: over the {ranked.n} columns{by_means}, 1 is best"]
         if ranked.p is None:
             return [what, said[0] + "."]
         told = ranked.p <= self.alpha
@@ -259,7 +280,10 @@ class Values(Scores):
         if best is None:
             return ""
         ties = {o for o, number in numbers.items() if math.isclose(number, numbers[best], rel_tol=1e-9, abs_tol=1e-12)}
-        first = ties | {other for other in numbers if self.family.reachable and self.apart(other, column) is False}
+        like = {
+            other for other in numbers if self.could_be_marked.get((other, column)) and not self.apart(other, column)
+        }
+        first = ties | like
         if row in first:
             return "best"
         rest = [other for other in numbers if other not in first]
@@ -273,8 +297,7 @@ class Values(Scores):
         estimate = self.estimate(self.values(entry))
         made = dataclasses.replace(
             found, mark=self.mark(row, column), number=estimate.value, low=estimate.low, high=estimate.high,
-            n=len(entry.values), compared=self.tests.get((row, column)), p=self.corrected.get((row, column)),
-            against=", ".join(self.reference(row, column) or ()),
+            n=len(entry.values), against=", ".join(self.reference(row, column) or ()), **self.tested(row, column),
         )  # fmt: skip
         return written(made, digits)
 
@@ -292,7 +315,12 @@ class Values(Scores):
                      planned=longest)  # fmt: skip
 
     def over_all_is(self) -> str:
-        return f"{NAMES[self.statistic]} over {self.units} within columns (±: {self.units} vary, columns do not)"
+        what = {
+            "mean": "mean of the columns' means",
+            "median": "median of the columns' means",
+            "iqm": f"interquartile mean of the {self.units} of all columns together",
+        }[self.statistic]
+        return f"{what} (±: {self.units} vary within columns, columns do not)"
 
     def caption(self) -> list[str]:
         found = [f"{NAMES[self.statistic].capitalize()} over {self.counted()}; {self.grid.measure.better} is better."]
@@ -304,6 +332,8 @@ class Values(Scores):
         if self.family.tests and self.family.reachable:
             found.append(f"Bold: the best of a column and all that do not differ from it at {self.alpha:g} "
                          f"({self.how()}); underlined: the best of the rest.")  # fmt: skip
+            if few := list(self.could_be_marked.values()).count(False):
+                found.append(f"{few} test{'' if few == 1 else 's'} had too few {self.units} to tell anything.")
         else:
             found.append("Bold: the best of a column; underlined: the second.")
             if self.family.smallest is not None:

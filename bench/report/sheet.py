@@ -45,6 +45,8 @@ class Field:
     """On the scale of the test: of ratios the logarithms; larger is better."""
     p: float | None = None
     """Corrected over the whole table."""
+    more_seeds: int | None = None
+    """How many more are needed to see such a difference, in such a table; None where no number shows it."""
 
     @property
     def text(self) -> str:

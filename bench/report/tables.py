@@ -14,8 +14,8 @@ from bench.options import unknown
 from bench.report.comparison import Correction
 from bench.report.contrast import Differences
 from bench.report.grid import Grid, chosen, left_together, varies, with_factors
-from bench.report.overview import machines
-from bench.report.scores import STATISTICS, Statistic, Values
+from bench.report.overview import machines, unverified_cells
+from bench.report.scores import STATISTICS, UNVERIFIED, Statistic, Values
 from bench.report.sheet import Sheet, with_published
 
 ACROSS = ("task", "length", "depth")
@@ -26,13 +26,13 @@ def build(
     results: pd.DataFrame, *, suite: str | None = None, metric: str | None = None, rows: Sequence[str] = (),
     columns: Sequence[str] = (), where: Mapping[str, str] | None = None, correction: Correction = "holm",
     statistic: Statistic = "mean", baseline: str | None = None, overall: bool = False, published: bool = False,
-    summaries: bool = False, folders: Sequence[Path] = (),
+    summaries: bool = False, unverified: bool = False, folders: Sequence[Path] = (),
 ) -> Sheet:  # fmt: skip
     """A statistic over seeds with its interval, and what tests say; with `baseline` differences from that row.
 
-    `overall` adds the same over all columns, and mean ranks. `folders` are those that the results were read from, for
-    the names of machines. ValueError says which choice is wrong or missing, with
-    what is allowed.
+    `overall` adds the same over all columns, and mean ranks. Cells whose layer did not agree with the oracle count as
+    planned, and have a value only with `unverified`. `folders` are those that the results were read from, for the names
+    of machines. ValueError says which choice is wrong or missing, with what is allowed.
     """
     name = _suite(results, suite)
     cls = registry.find("suite", name)
@@ -44,6 +44,8 @@ def build(
     if statistic not in STATISTICS:
         raise unknown("statistic in --statistic", statistic, STATISTICS)
     results = chosen(results, where or {})
+    if not unverified and (bad := unverified_cells(results)):
+        results = results.assign(status=results["status"].mask(results["cell_id"].isin(bad), UNVERIFIED))
     cells = with_factors(results)
     across = list(columns) or [f for f in ACROSS if f not in rows and varies(cells, f)][:1] or ["task"]
     down = list(rows) or ["model"]
@@ -56,7 +58,9 @@ def build(
         require(statistic == "mean", f"--baseline compares means: leave out --statistic {statistic}")
         require(not published, "--published: figures from elsewhere have no seeds to compare: leave out --baseline")
         found = Differences(grid, baseline, correction).sheet(overall)
-    found = dataclasses.replace(found, caption=[*found.caption, _measured(results, folders)])
+    only = "".join(f", {factor.replace('_', ' ')} {value}" for factor, value in (where or {}).items())
+    caption = [*found.caption, _measured(results, folders)]
+    found = dataclasses.replace(found, title=found.title + only, caption=caption)
     if published:
         found = with_published(found, cls().published(results, grid, summaries))
     return found

@@ -20,7 +20,7 @@ def cells_at(place: str) -> list[str]:
     path, line_, column_ = _parts(place)
     lines = path.read_text(encoding="utf-8").splitlines()
     require(1 <= line_ <= len(lines), f"{place}: the file has {len(lines)} lines")
-    text, mark, comment = lines[line_ - 1].partition(CELLS)
+    text, mark, comment = lines[line_ - 1].rpartition(CELLS)
     require(bool(mark), f"{place}: this line carries no cells: point at a line of numbers")
     groups = comment.strip().split(";")
     fields = text.split(" & ")

@@ -6,6 +6,7 @@ import csv
 import html as markup
 import io
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 
 from bench.report.blocks import Table
@@ -40,18 +41,37 @@ def latex(sheet: Sheet) -> str:
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
+PAGE = 100
+"""So many characters of a line in 10 pt are about as wide as a page's text."""
+
+
+def too_wide(sheet: Sheet) -> str:
+    """What is said of a table whose lines are longer than a page is wide; nothing of others."""
+    texts = [
+        [*sheet.row_heads, *sheet.columns],
+        *([*row, *(field.text for field in fields)] for row, fields in sheet.rows),
+    ]
+    width = sum(max(map(len, column)) + 2 for column in zip(*texts, strict=True))
+    if width <= PAGE:
+        return ""
+    return (
+        f"lines of about {width} characters are wider than a page ({PAGE}): exchange --rows and --columns, or choose "
+        "cells with --where"
+    )
+
+
 NUMBERS = "separate-uncertainty=true, retain-explicit-plus=true, reset-text-series=false, text-series-to-math=true"
 """How siunitx sets them: with ± and their signs, and bold where the text is."""
 
 
 def macros(sheet: Sheet) -> str:
-    r"""One \newcommand a number, for figures in the text, named by measure, row and column in letters alone."""
+    r"""One \newcommand a number, for figures in the text, named by title, row and column in letters alone."""
     lines, taken = [], set()
     for row, fields in sheet.rows:
         for column, field in zip(sheet.columns, fields, strict=True):
             if field.number is None:
                 continue
-            name = "\\" + "".join(map(_letters, [sheet.title.partition(" [")[0], *row, column]))
+            name = "\\" + "".join(map(_letters, [re.sub(r" \[[^]]*\]", "", sheet.title), *row, column]))
             while name in taken:
                 name += "x"
             taken.add(name)
@@ -93,7 +113,7 @@ def comma_separated(sheet: Sheet) -> str:
                 if published:
                     shown[0] = "" if field.value == "-" else field.value
                 test = field.compared
-                found = (None,) * 3 if test is None else (test.effect_size, test.correlation, test.more_seeds)
+                found = (None,) * 3 if test is None else (test.effect_size, test.correlation, field.more_seeds)
                 against = "" if test is None else field.against
                 numbers = [field.p, *found]
                 writer.writerow([*row, column, *shown, field.n, field.planned, field.mark, "yes" if published else "",
@@ -111,7 +131,7 @@ def hypertext(sheet: Sheet) -> str:
         for row, fields in rows:
             names = "".join(f'<th scope="row">{escape(name)}</th>' for name in row)
             numbers = "".join(
-                f'<td data-cells="{" ".join(field.cells)}">'
+                f'<td data-cells="{escape(" ".join(field.cells))}">'
                 + _marked(field, "<b>{}</b>", "<u>{}</u>", "<sup>{}</sup>", escape) + "</td>"
                 for field in fields
             )  # fmt: skip
@@ -146,13 +166,13 @@ def details(sheet: Sheet) -> Table:
             numbers = (field.p, test.effect_size, test.correlation)
             rows.append([*row, column, field.against, f"{test.n}", field.text,
                          *("-" if number is None else f"{number:.2g}" for number in numbers),
-                         "-" if test.more_seeds is None else f"{test.more_seeds:,}"])  # fmt: skip
+                         "-" if field.more_seeds is None else f"{field.more_seeds:,}"])  # fmt: skip
     columns = [*sheet.row_heads, "column", "against", "pairs", "shown", "p", "effect size",
                "correlation", "more seeds"]  # fmt: skip
     notes = [
         "p: corrected over the table. effect size: mean difference over its standard deviation, positive is better. "
-        "correlation: over pairs, what pairing used. more seeds: for power 0.8 at this effect size, taken for the true "
-        "one."
+        "correlation: over pairs, what pairing used. more seeds: for a paired t test of power 0.8 at this effect size, "
+        "taken for the true one, and at least as many as a mark in this table takes."
     ]
     return Table("Tests", columns, rows, notes, numeric=columns[-6:])
 
@@ -192,7 +212,29 @@ def _tex_number(field: Field) -> str:
 
 
 def _tex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
+    return "".join(_LATEX.get(character) or _typeset(character) for character in text)
+
+
+def _typeset(character: str) -> str:
+    r"""As LaTeX has it without packages: accents and ligatures as they are, Greek in math; of others the code point."""
+    if character.isascii() or character in "ßæÆœŒøØłŁ":
+        return character
+    parts = unicodedata.normalize("NFD", character)
+    if len(parts) == 2 and parts[0].isascii() and parts[1] in _ACCENTS:
+        return character
+    kind, _, name = unicodedata.name(character, "").lower().replace("lamda", "lambda").rpartition(" ")
+    if kind == "greek small letter" and name in _GREEK:
+        return rf"$\{name}$"
+    if kind == "greek capital letter" and name in _GREEK_CAPITALS:
+        return rf"$\{name.capitalize()}$"
+    return f"U+{ord(character):04X}"
+
+
+_ACCENTS = "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0327"
+_GREEK_CAPITALS = {"gamma", "delta", "theta", "lambda", "xi", "pi", "sigma", "upsilon", "phi", "psi", "omega"}
+_GREEK = _GREEK_CAPITALS | {
+    "alpha", "beta", "epsilon", "zeta", "eta", "iota", "kappa", "mu", "nu", "rho", "tau", "chi",
+}  # fmt: skip
 
 
 def _letters(text: str) -> str:

@@ -36,13 +36,15 @@ def _read() -> list[dict[str, str]]:
 
 def _table() -> dict[tuple[str, str, str], str]:
     mark = {"printed": "", "quoted": " (q)"}
-    return {(row["benchmark"], row["task"], row["model"]): row["value"] + mark[row["evidence"]] for row in _read()}
+    return {(row["benchmark"], row["task"], row["model"]): row["value"] + mark[row["evidence"]]
+            for row in _read() if row["evidence"] in mark}  # fmt: skip
 
 
 def rows(places: Sequence[Sequence[str] | None], heads: Sequence[str], summaries: bool) -> Published:
     """Published accuracies for columns, each a (benchmark, task) or None: a row a model, and where each is from.
 
-    A model without a figure in a column reads "not available" there. Averages over tasks only with `summaries`.
+    A model without a figure in a column reads "not available" there. Figures that are not read in the paper itself (the
+    evidence `summary`) only with `summaries`.
     """
     wanted = {tuple(place) for place in places if place is not None}
     found = [row for row in _read() if (row["benchmark"], row["task"]) in wanted]

@@ -122,6 +122,9 @@ class Accuracy(Suite):
         return figures(results)
 
     def published(self, results: pd.DataFrame, grid: Grid, summaries: bool) -> Published:
+        test = self.measures["accuracy"]
+        require(grid.measure == test, f"--published: published figures are test accuracies, not {grid.measure.title}: "
+                "leave out --metric")  # fmt: skip
         facts = dict(zip(results["cell_id"], results["facts"], strict=True))
         places: list[Sequence[str] | None] = []
         for column in grid.columns:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pandas as pd
 
 from bench.contract import View
 from bench.measure.memory import RESOLVED
 from bench.report.blocks import Block, Note, Table
-from bench.report.cells import SHOWN, Cells
+from bench.report.cells import SHOWN, WORKLOAD, Cells
 from bench.report.statistics import exponent
 from bench.report.units import byte_unit, figure
 
@@ -27,17 +24,13 @@ FIGURES = {
 }
 NAMES = FIGURES | {"bytes_per_token": "bytes a token"}
 UNRESOLVED = f"below {RESOLVED // 2**20} MiB"
-HIDDEN = ("mode", "length", "batch", "tokens")
-"""Factors that have a place of their own in every table."""
 
 
 class Held(Cells):
     """The cells that differ by their seed alone: the memory of one of them."""
 
     shown = (*SHOWN, "depth")
-
-    def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, rows: pd.DataFrame) -> None:
-        super().__init__(key, [name for name in varying if name not in HIDDEN], cells, rows)
+    elsewhere = WORKLOAD
 
     def bytes(self, name: str) -> float | None:
         """The largest over seeds of a figure; None where it could not be had."""

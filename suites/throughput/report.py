@@ -14,7 +14,7 @@ from bench.contract import View
 from bench.measure.cost import WIDE
 from bench.options import parse_name
 from bench.report.blocks import Block, Note, Table
-from bench.report.cells import SHOWN, Cells
+from bench.report.cells import SHOWN, WORKLOAD, Cells
 from bench.report.statistics import (
     bootstrap_medians,
     crossings,
@@ -31,9 +31,6 @@ TITLES = {
     "train": "Time of a training step (forward, backward, AdamW)",
     "decode": "Time of one step of decoding",
 }
-HIDDEN = ("mode", "length", "batch", "tokens")
-"""Factors that have a place of their own in every table."""
-
 MANY_PROCESSES = 5
 """From so many processes on the interval says enough; below, the range of their medians stands beside it."""
 
@@ -43,9 +40,10 @@ class Timed(Cells):
 
     counted = COMPLETE_STATUSES
     shown = (*SHOWN, "compiled", "depth")
+    elsewhere = WORKLOAD
 
     def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, rows: pd.DataFrame) -> None:
-        super().__init__(key, [name for name in varying if name not in HIDDEN], cells, rows)
+        super().__init__(key, varying, cells, rows)
         samples = self.metric("time").groupby(["seed", "process"], dropna=False)["value"]
         self.processes = [values.to_numpy(float) for _, values in samples]
         self.resampled = bootstrap_medians(self.processes) if self.processes else np.array([])
