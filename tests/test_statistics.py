@@ -19,6 +19,7 @@ from bench.report.comparison import (
     align,
     compare,
     corrected,
+    could_be_marked,
     family,
     paired_power,
     probability_of_improvement,
@@ -443,6 +444,28 @@ def test_a_family_has_each_test_in_its_place():
     nothing = family([None], [None])
     assert (nothing.corrected, nothing.marked, nothing.smallest) == ((None,), (False,), None)
     assert (nothing.reachable, nothing.seeds_needed, nothing.tests) == (False, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "smallest", "could"),
+    [
+        ("holm", 0.01, True),  # second of three: twice .01
+        ("holm", 0.03, False),  # twice .03
+        ("benjamini-hochberg", 0.03, True),  # three halves of .03
+        ("benjamini-hochberg", 0.04, False),
+    ],
+)
+def test_whether_a_test_could_be_marked_goes_by_its_own_pairs_beside_the_others(method, smallest, could):
+    assert could_be_marked([0.001, 0.2, 0.5, None], [0.001, smallest, 0.5, None], method) == [True, could, False, False]
+
+
+@given(st.lists(st.tuples(st.integers(2, 12), st.floats(0, 1)), min_size=1, max_size=6))
+def test_where_no_family_can_be_marked_no_test_can(drawn):
+    smallest = [smallest_p(n) for n, _ in drawn]
+    p = [least + (1 - least) * share for least, (_, share) in zip(smallest, drawn, strict=True)]
+    found = could_be_marked(p, smallest)
+    assert not any(found) or family(p, smallest).reachable
+    assert all(could for could, marked in zip(found, family(p, smallest).marked, strict=True) if marked)
 
 
 @given(st.lists(scores, min_size=5, max_size=12), st.lists(scores, min_size=5, max_size=12))
