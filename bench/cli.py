@@ -46,10 +46,11 @@ def _usage_line(message: str, context: Any) -> str:
     return f"bench: {' '.join(message.split()).rstrip('.')}; see {command} --help"
 
 
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise typer.BadParameter(f"{text!r}: allowed are whole numbers from 0")
-    return int(text)
+def _whole(value: str | int) -> int:
+    """Of what was typed, or of a default."""
+    if not str(value).isdecimal():
+        raise typer.BadParameter(f"{value!r}: allowed are whole numbers from 0")
+    return int(value)
 
 
 def _number(text: str) -> float:

@@ -46,7 +46,7 @@ def cell(model: str, metric: str, value: float, **columns) -> dict:
     return {
         "cell_id": model, "model": model, "metric": metric, "value": value, "status": "ok", "factors": "{}",
         "task": None, "device": "cpu", "dtype": "float32", "backend": "torch", "compiled": False, "options": "{}",
-        "d_model": 4, "depth": 1, "message": None, "step": 0, "t": None,
+        "suite_version": 1, "d_model": 4, "depth": 1, "message": None, "step": 0, "t": None,
     } | columns  # fmt: skip
 
 

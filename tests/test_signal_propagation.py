@@ -565,7 +565,7 @@ def test_figures_of_a_constant_input_and_of_lengths_beyond_all_floats():
 
 
 def test_a_dense_model_beside_trained_ones_has_the_width_of_its_features():
-    group = next(report.Group.of(measure(cells("dense-lru", "n=9", *TINY, "c=2")[0])))
+    (group,) = report.Group.of(measure(cells("dense-lru", "n=9", *TINY, "c=2")[0]))
     group.key["n"] = None
     assert group.n == 9
 
