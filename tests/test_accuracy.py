@@ -370,8 +370,8 @@ def score(model, seed, test, status="ok", floors=None):
         "cell_id": f"{model} {seed}", "suite": "accuracy", "model": model, "seed": seed, "status": status,
         "factors": json.dumps({"recipe": "quick", "steps": 2}), "task": "digits", "device": "cpu", "dtype": "float32",
         "backend": "torch", "compiled": False, "options": "{}", "d_model": 8, "depth": 2, "params": 10,
-        "suite_version": 1, "state_reals": 4, "facts": json.dumps({"floors": floors or {"majority": 0.1}, "published": None}),
-        "message": None, "layer": None, "t": None,
+        "suite_version": 1, "state_reals": 4, "message": None, "layer": None, "t": None,
+        "facts": json.dumps({"floors": floors or {"majority": 0.1}, "published": None}),
     }  # fmt: skip
     found = [("accuracy", "validation", 1, test - 0.1), ("accuracy", "validation", 2, test - 0.2),
              ("accuracy", "train", 2, 1.0), ("accuracy", "test", 1, test), ("selected_step", "validation", None, 1),
