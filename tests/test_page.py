@@ -357,3 +357,13 @@ def test_no_folder_of_a_machine_is_told(tmp_path):
     text = page(gather(store.read_results(run), [run]))
     assert "someone" not in text
     assert "bench run --data '…/sets'" in html.unescape(text)
+
+
+def test_the_tables_of_the_page_count_cells_that_the_oracle_contradicts(tmp_path):
+    cells = [(made, [rows[0] | {"verified": made["seed"] > 0}]) for made, rows in seeds("a", [0.9, 0.8, 0.7])]
+    run = run_of(tmp_path / "run", [*cells, *seeds("b", [0.6, 0.7, 0.65])])
+    results = store.read_results(run)
+    for unverified, n, notes in ((False, 2, ["1 of 3 unverified; the mean is over the others"]), (True, 3, [])):
+        (section,) = gather(results, [run], unverified=unverified).sections
+        assert section.sheet.rows[0][1][0].n == n
+        assert section.sheet.footnotes == notes

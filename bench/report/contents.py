@@ -82,15 +82,20 @@ def gather(
         counts=overview.counts(results),
         warnings=[Note(text, warning=True) for text in warnings],
         failures=[*overview.failures(results), *left_out],
-        sections=[_section(suite, rows, view or View(), folders) for suite, rows in overview.by_suite(kept)],
+        sections=[
+            _section(suite, rows, results if left_out else rows, view or View(), folders, unverified)
+            for suite, rows in overview.by_suite(kept)
+        ],
         measured_on=overview.measured_on(results, list(folders)),
         provenance=[_runs(results, folders), *_machines(results, folders)],
         rows=rows_of(results),
     )
 
 
-def _section(suite: str, rows: pd.DataFrame, view: View, folders: Sequence[Path]) -> Section:
-    """One part's fault must not hide the others."""
+def _section(
+    suite: str, rows: pd.DataFrame, planned: pd.DataFrame, view: View, folders: Sequence[Path], unverified: bool
+) -> Section:
+    """Of a suite's rows, and a table that counts all that was planned. One part's fault must not hide the others."""
     blocks = overview.suite_blocks(suite, rows, view)
     sheet, notes = None, []
     try:
@@ -98,7 +103,8 @@ def _section(suite: str, rows: pd.DataFrame, view: View, folders: Sequence[Path]
     except ValueError:  # the blocks say so
         return Section(suite, None, blocks, [], [])
     try:
-        sheet = tables.build(rows, suite=suite, folders=folders) if cls.measures else None
+        if cls.measures:
+            sheet = tables.build(planned, suite=suite, folders=folders, unverified=unverified)
     except ValueError as error:
         notes.append(Note(f"No table of this suite: {error}"))
     except Exception as error:

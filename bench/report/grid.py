@@ -156,10 +156,17 @@ def left_together(cells: pd.DataFrame, named: Sequence[str]) -> tuple[str, list[
     last = [*FOLLOWS, *dict.fromkeys(options), "suite_version"]
     first = [name for name in factors(cells) if name not in last]
     others = [name for name in dict.fromkeys([*first, *last]) if name not in named and varies(cells, name)]
-    for key, group in cells.groupby(list(named), dropna=False, sort=False):
-        for name in others:
-            if varies(group, name):
-                return name, list(dict.fromkeys(group[name].dropna().map(_text))), _place(named, map(_text, key))
+    place = cells.groupby(list(named), dropna=False, sort=False).ngroup()
+    for name in others:
+        texts = cells[name].map(str, na_action="ignore")
+        apart = texts.groupby(place).nunique() > 1
+        if apart.any():
+            group = place == apart.idxmax()
+            return (
+                name,
+                list(texts[group].dropna().unique()),
+                _place(named, cells.loc[group, list(named)].iloc[0].map(_text)),
+            )
     return None
 
 
