@@ -229,6 +229,8 @@ def could_be_marked(
     p: Sequence[float | None], smallest: Sequence[float | None], method: Correction = "holm", alpha: float = 0.05
 ) -> list[bool]:
     """Whether each test could have been marked beside the others as they came out: at the least p that it can reach."""
+    if not any(bound is not None and bound <= alpha for bound in corrected(smallest, method)):
+        return [False] * len(smallest)
     found = []
     for i, bound in enumerate(smallest):
         own = corrected([*p[:i], bound, *p[i + 1 :]], method)[i]
