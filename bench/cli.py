@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import io
 import json
 import os
@@ -19,11 +20,15 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+COLLECTED_FROM = 50_000
+"""New objects after which cycles are looked for: those of imports and tables live to a command's end."""
+
 
 class _Commands(typer.core.TyperGroup):
     """Commands that refuse wrong options in one line, as they do wrong values."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
+        gc.set_threshold(COLLECTED_FROM)
         standalone = extra.pop("standalone_mode", True)
         try:
             status = super().main(*args, **(extra | {"standalone_mode": False}))

@@ -24,12 +24,17 @@ def describe(probes: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(processors()),
         "memory_gib": memory_gib(),
         "gpus": sorted(set(devices)),
         "packages": packages(),
         **_commit(),
     }
+
+
+def processors() -> list[int]:
+    """The numbers of the processors that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def packages() -> dict[str, str]:

@@ -155,7 +155,7 @@ class Cell:
     @cached_property
     def id(self) -> str:
         """16 hexadecimal digits of a sha256 over the content."""
-        content = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "match"}
+        content = {name: getattr(self, name) for name in _CONTENT}
         if not self.compiled:
             del content["compiled"]  # a cell that is not compiled has the id that it had before there was the choice
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -216,6 +216,9 @@ class Cell:
             "factors": json.dumps(dict(self.factors), sort_keys=True),
             "compiled": self.compiled or self.backend == "jax",
         }  # fmt: skip
+
+
+_CONTENT = tuple(field.name for field in dataclasses.fields(Cell) if field.name != "match")
 
 
 def cells(request: Request, device: str, preset: str) -> list[Cell]:

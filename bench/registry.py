@@ -20,6 +20,7 @@ from bench.options import unknown
 
 Kind = Literal["model", "suite", "task"]
 CONTRACTS: dict[Kind, type] = {"model": Layer, "suite": Suite, "task": Task}
+OWN = "linrec-bench"
 ROOT = Path(__file__).resolve().parent.parent
 """Where the built-in packages lie: the folder that holds bench, models and suites."""
 
@@ -81,9 +82,9 @@ def _decorator(kind: Kind, name: str) -> Callable[[type], type]:
 def plugins(kind: Kind) -> dict[str, list[Plugin]]:
     """All plugins of a kind by name; more than one for a name is a conflict that `find` reports."""
     found: dict[str, list[Plugin]] = {}
-    for point in _entry_points(kind):
-        source = f"{point.value} of {point.dist.name if point.dist else '?'}"
-        plugin = Plugin(kind, point.name.lower(), source, functools.partial(_load, point))
+    for point, owner in _entry_points(kind):
+        source = f"{point.value} of {owner or '?'}"
+        plugin = Plugin(kind, point.name.lower(), source, functools.partial(_load, point, owner))
         found.setdefault(plugin.name, []).append(plugin)
     for plugin in _registered[kind]:
         found.setdefault(plugin.name, []).append(plugin)
@@ -92,7 +93,7 @@ def plugins(kind: Kind) -> dict[str, list[Plugin]]:
 
 def built_in(kind: Kind) -> list[str]:
     """The names that this distribution itself registers, in the order of its metadata; of models no comparators."""
-    names = [point.name.lower() for point in _entry_points(kind) if _is_own(point)]
+    names = [point.name.lower() for point, owner in _entry_points(kind) if owner == OWN]
     return [name for name in names if not (kind == "model" and find("model", name).comparator)]
 
 
@@ -174,12 +175,12 @@ def code() -> dict[str, str]:
             name = f"plugin {path.name}"
             hashes[name] = _digest((hashes.get(name, "") + _digest(path.read_bytes())).encode())
     for kind in CONTRACTS:
-        for point in _entry_points(kind):
-            if point.dist and not _is_own(point):
+        for point, owner in _entry_points(kind):
+            if point.dist and owner != OWN:
                 top = _found(point.module.partition(".")[0])
                 files = sorted(top.parent.rglob("*.py")) if top and top.name == "__init__.py" else [top] if top else []
                 content = b"".join(path.read_bytes() for path in files)
-                hashes[f"distribution {point.dist.name}"] = f"{point.dist.version} {_digest(content)}"
+                hashes[f"distribution {owner}"] = f"{point.dist.version} {_digest(content)}"
     return hashes
 
 
@@ -188,19 +189,20 @@ def code_id(hashes: dict[str, str]) -> str:
     return _digest("\n".join(f"{name} {value}" for name, value in sorted(hashes.items())).encode())
 
 
-def _entry_points(kind: Kind) -> tuple[EntryPoint, ...]:
-    """What is installed now; looked for again only where a folder of the path has changed."""
+def _entry_points(kind: Kind) -> tuple[tuple[EntryPoint, str | None], ...]:
+    """What is installed now, each with its distribution's name; looked for again where a folder of the path changed."""
     folders = tuple((folder, os.stat(folder).st_mtime_ns) for folder in sys.path if os.path.isdir(folder))
     return _installed(f"linrec_bench.{kind}s", folders)
 
 
 @functools.lru_cache(maxsize=16)
-def _installed(group: str, folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
-    return tuple(entry_points(group=group))
+def _installed(group: str, folders: tuple[tuple[str, int], ...]) -> tuple[tuple[EntryPoint, str | None], ...]:
+    # each look at a distribution's name parses its metadata
+    return tuple((point, point.dist.name if point.dist else None) for point in entry_points(group=group))
 
 
-def _load(point: EntryPoint) -> Any:
-    if not _is_own(point):
+def _load(point: EntryPoint, owner: str | None) -> Any:
+    if owner != OWN:
         return point.load()
     package = point.module.partition(".")[0]
     _refuse_hidden(point, package, _found(package))  # before it is imported: a stranger's file is not run
@@ -221,10 +223,6 @@ def _found(module: str) -> Path | None:
     except (ImportError, ValueError):
         return None
     return Path(spec.origin) if spec and spec.origin else None
-
-
-def _is_own(point: EntryPoint) -> bool:
-    return point.dist is not None and point.dist.name == "linrec-bench"
 
 
 def _digest(content: bytes) -> str:

@@ -357,9 +357,8 @@ def choose_jobs(asked: int | None, device: str, cells: list[Cell]) -> int:
         return asked
     if device != "cpu" or exclusive:
         return 1
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = environment.memory_gib() or MEMORY_PER_JOB_GIB
-    return max(1, min(processors, int(memory / MEMORY_PER_JOB_GIB)))
+    return max(1, min(len(environment.processors()), int(memory / MEMORY_PER_JOB_GIB)))
 
 
 def check_baseline(baseline: str | None, models: Iterable[str]) -> None:

@@ -7,8 +7,9 @@ import json
 import os
 import uuid
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -273,26 +274,29 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
             raise FileNotFoundError(f"no run in {path}")
         for folder in folders:
             files += _files(folder)
-    there = [path for path, _ in files if path.exists()]
-    with _returning_memory(), ThreadPoolExecutor(READERS) as pool:
-        loaded = dict(zip(there, pool.map(_loaded, there), strict=True))
-    tables: list[pa.Table] = []
-    for path, cell in files:
-        content = loaded.pop(path, None)
-        found = None if content is None else _checked(path, content)
-        if found is None and cell is not None:
-            reason = "no result file" if content is None else "its result file cannot be read"
-            columns = cell["columns"] | {"run_id": path.parent.parent.name, "status": "interrupted", "message": reason}
-            found = table(columns, [])
-        if found is not None:
-            tables.append(found)
-    if not tables:
-        return SCHEMA.empty_table().to_pandas(types_mapper=_nullable)
-    return _newest(_frame(tables)).drop(columns=_SOURCE)
+    rows: list[int] = []
+
+    def tables() -> Iterator[pa.Table]:
+        for (path, cell), content in zip(files, _loading([path for path, _ in files]), strict=True):
+            found = None if content is None else _checked(path, content)
+            if found is None and cell is not None:
+                reason = "no result file" if content is None else "its result file cannot be read"
+                about = {"run_id": path.parent.parent.name, "status": "interrupted", "message": reason}
+                found = table(cell["columns"] | about, [])
+            rows.append(0 if found is None else len(found))
+            if found is not None:
+                yield found
+
+    with _returning_memory():
+        whole = frame(tables())
+    return _newest(whole, np.repeat(np.arange(len(rows)), rows))
 
 
-READERS = 4
-"""Threads that read files."""
+def frame(tables: Iterable[pa.Table]) -> pd.DataFrame:
+    """Tables as one pandas frame, with the columns and types that `read_results` gives."""
+    from bench.frame import joined
+
+    return joined(SCHEMA, map(_encoded, tables))
 
 
 @contextlib.contextmanager
@@ -306,7 +310,23 @@ def _returning_memory() -> Iterator[None]:
         pa.set_memory_pool(before)
 
 
-_SOURCE = "__source__"
+READERS = 2
+"""Threads that read files; more of them wait for one another, as reading a small file is mostly the interpreter's."""
+
+AHEAD = 8
+"""Files that are read before their turn."""
+
+
+def _loading(paths: Sequence[Path]) -> Iterator[pa.Table | Exception | None]:
+    """What is in each file, in their order; None where there is none."""
+    with ThreadPoolExecutor(READERS) as pool:
+        begun: deque[Future[pa.Table | Exception | None]] = deque()
+        for path in paths:
+            begun.append(pool.submit(_loaded, path))
+            if len(begun) > AHEAD:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
 
 
 def _files(folder: Path) -> list[tuple[Path, dict[str, Any] | None]]:
@@ -318,14 +338,18 @@ def _files(folder: Path) -> list[tuple[Path, dict[str, Any] | None]]:
 
 
 TEXTS = [field.name for field in SCHEMA if field.type == _TEXT]
+_AS_NUMBERS = pa.dictionary(pa.int32(), _TEXT)
+_ENCODED = pa.schema([field.with_type(_AS_NUMBERS) if field.name in TEXTS else field for field in SCHEMA])
 
 
-def _loaded(path: Path) -> pa.Table | Exception:
+def _loaded(path: Path) -> pa.Table | Exception | None:
     try:
         try:
             return _load(path, encoded=TEXTS)
         except KeyError:  # an older file lacks some of these columns
             return _load(path)
+    except FileNotFoundError:
+        return None
     except (pa.ArrowException, OSError) as error:
         return error
 
@@ -335,62 +359,39 @@ def _checked(path: Path, content: pa.Table | Exception) -> pa.Table | None:
     try:
         if isinstance(content, Exception):
             raise content
-        versions = {version for version in content["schema_version"].to_pylist() if version is not None}
+        versions = set(content["schema_version"].unique().to_pylist()) - {None}
         if versions and max(versions) > SCHEMA_VERSION:
             text = f"{path.name} has schema version {max(versions)}, newer than {SCHEMA_VERSION}, and is left out"
             warnings.warn(text, IncompleteResults, stacklevel=3)
             return None
-        columns = {name: content[name] for name in content.column_names}
-        for field in SCHEMA:
-            known = columns.get(field.name)
-            if known is None:
-                columns[field.name] = pa.nulls(len(content), field.type)
-            elif field.name not in TEXTS or not pa.types.is_dictionary(known.type):
-                columns[field.name] = known.cast(field.type)
+        return _encoded(content)
     except (pa.ArrowException, OSError, KeyError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         warnings.warn(f"{path.name} cannot be read and is left out: {reason}", IncompleteResults, stacklevel=3)
         return None
+
+
+def _encoded(content: pa.Table) -> pa.Table:
+    """Every column of the schema, texts as numbers into a list of them, and what other columns there are."""
+    if content.schema.equals(_ENCODED):
+        return content
+    columns = {name: content[name] for name in content.column_names}
+    for plain, field in zip(SCHEMA, _ENCODED, strict=True):
+        known = columns.get(field.name, pa.nulls(len(content)))
+        columns[field.name] = known if known.type == field.type else known.cast(plain.type).cast(field.type)
     return pa.table(columns)
 
 
-def _frame(tables: list[pa.Table]) -> pd.DataFrame:
-    """All rows, numbered by their table; equal texts are one object in memory. Empties the list."""
-    import pandas as pd
+def _newest(frame: pd.DataFrame, source: np.ndarray) -> pd.DataFrame:
+    """Of several results for one cell the one that started last; one without a file never wins.
 
-    encoded = []
-    for i, one in enumerate(tables):
-        columns = {name: _encoded(one[name]) if name in TEXTS else one[name] for name in one.column_names}
-        encoded.append(pa.table(columns | {_SOURCE: pa.array([i] * len(one), _INT)}))
-    tables.clear()
-    whole = pa.concat_tables(encoded, promote_options="permissive").unify_dictionaries()
-    encoded.clear()
-    found, names = {}, whole.column_names
-    for name in names:
-        if name in TEXTS:
-            column = whole[name].combine_chunks()
-            texts = np.array([*column.dictionary.to_pylist(), None], dtype=object)
-            found[name] = pd.Series(
-                texts[column.indices.fill_null(len(texts) - 1).to_numpy()], dtype=object, copy=False
-            )
-        else:
-            found[name] = whole[name].to_pandas(types_mapper=_nullable)
-        whole = whole.drop_columns([name])  # not twice in memory
-    return pd.DataFrame(found, copy=False)
-
-
-def _encoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-
-
-def _newest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of several results for one cell the one that started last; one without a file never wins."""
-    which = ["cell_id", _SOURCE, "run_id", "started_at"]
-    source, cell = frame[_SOURCE].to_numpy(), frame["cell_id"].to_numpy()
-    first = np.concatenate(
-        [[True], (source[1:] != source[:-1]) | (cell[1:] != cell[:-1])]
-    )  # rows of a cell lie together
-    found = frame.loc[first, [*which, "code"]].drop_duplicates()
+    `source` (rows,) numbers the files.
+    """
+    cell = frame["cell_id"].to_numpy()
+    first = np.ones(len(frame), bool)  # of rows that lie together
+    first[1:] = (source[1:] != source[:-1]) | (cell[1:] != cell[:-1])
+    which = ["cell_id", "run_id", "started_at"]
+    found = frame.loc[first, [*which, "code"]].assign(source=source[first]).drop_duplicates()
     repeated = found[found.duplicated("cell_id", keep=False)]
     if repeated.empty:
         return frame
@@ -399,12 +400,6 @@ def _newest(frame: pd.DataFrame) -> pd.DataFrame:
         text = f"{other.sum()} cells were measured more than once, under different code: the newest counts"
         warnings.warn(text, stacklevel=3)
     in_time = found.sort_values("started_at", na_position="first", kind="stable")
-    winners = in_time.drop_duplicates("cell_id", keep="last")
-    kept = frame[which].merge(winners[which].assign(kept=True), how="left")["kept"].notna()
+    winners = in_time.drop_duplicates("cell_id", keep="last").drop(columns="code").assign(kept=True)
+    kept = frame[which].assign(source=source).merge(winners, how="left")["kept"].notna()
     return frame[kept.to_numpy()].reset_index(drop=True)
-
-
-def _nullable(kind: pa.DataType) -> Any:
-    import pandas as pd
-
-    return {_INT: pd.Int64Dtype(), _FLAG: pd.BooleanDtype()}.get(kind)

@@ -10,4 +10,4 @@ def measure(cell, checkpoint=None):
     found.backend.set_process(cell.dtype, threads=1)
     found.suite.measure(found)
     columns = found.cell_columns() | {"status": "ok", "code": "x", "started_at": "2026"}
-    return store.table(columns, found.rows).to_pandas(types_mapper=store._nullable)
+    return store.frame([store.table(columns, found.rows)])

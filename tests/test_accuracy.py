@@ -46,7 +46,7 @@ def measurement(cell, checkpoint=None):
 
 def table(found, status="ok"):
     columns = found.cell_columns() | {"status": status, "code": "x", "started_at": "2026"}
-    return store.table(columns, found.rows).to_pandas(types_mapper=store._nullable)
+    return store.frame([store.table(columns, found.rows)])
 
 
 def measure(cell, checkpoint=None):

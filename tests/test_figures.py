@@ -36,7 +36,7 @@ def rows_of(suite, model, seed, rows, status="ok", **columns):
         str(made[name]) for name in ("model", "options", "factors", "backend", "task", "depth", "seed")
     )
     found = [dict(zip(names, row, strict=False)) for row in rows]
-    return store.table(made, found).to_pandas(types_mapper=store._nullable)
+    return store.frame([store.table(made, found)])
 
 
 def trained(model, seed, rms, status="ok", **columns):

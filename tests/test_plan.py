@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import typing
+from importlib.metadata import PathDistribution
 
 import numpy as np
 import pytest
@@ -438,3 +439,11 @@ def test_no_check_of_layers_suites_and_tasks_vanishes_under_optimised_python():
     for path in files:
         asserts = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Assert)]
         assert not asserts, path.name
+
+
+def test_what_is_installed_is_not_read_again_for_each_name(monkeypatch):
+    registry.find("suite", "stability")
+    read = []
+    monkeypatch.setattr(PathDistribution, "read_text", lambda *about: read.append(about))
+    plan.cells(Request.parse(suite="stability", models="rotrnn,lru", depths="1,2"), "cpu", "quick")
+    assert read == []

@@ -102,9 +102,8 @@ def failed(cell, status, message="why"):
 
 
 def frame(*tables):
-    import pyarrow as pa
 
-    return pa.concat_tables(tables).to_pandas(types_mapper=store._nullable)
+    return store.frame(tables)
 
 
 def table(found, title) -> pd.DataFrame:

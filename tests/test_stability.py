@@ -205,7 +205,7 @@ def results(drifts, statuses):
             rows.append({"metric": "drift", "layer": layer, "value": drift * factor})
             rows.append({"metric": "largest_drift", "layer": layer, "value": drift * factor})
             rows.append({"metric": "settling_step", "layer": layer, "value": None if layer else 0})
-        tables.append(store.table(columns, rows).to_pandas(types_mapper=store._nullable))
+        tables.append(store.frame([store.table(columns, rows)]))
     return pd.concat(tables, ignore_index=True)
 
 

@@ -21,6 +21,7 @@ import pytest
 
 import bench
 from bench import environment, store
+from bench import frame as framing
 from bench.measurement import Measurement
 from bench.plan import Request, cells
 from bench.worker import cut_paths, short_traceback
@@ -183,6 +184,41 @@ def test_columns_that_an_older_file_lacks_are_null_and_no_row_is_lost(tmp_path, 
     assert frame.loc["old", ["message", "threads", "n_heads"]].isna().all()
     assert frame["schema_version"].tolist() == [1, 1]
     assert frame["threads"].dtype == "Int64"
+
+
+@pytest.mark.parametrize("together", [1, 4, 50_000])
+def test_tables_become_one_frame_with_every_value_however_many_are_converted_at_once(together, monkeypatch):
+    monkeypatch.setattr(framing, "TOGETHER", together)
+    texts, whole, real = [None, "a", "b", "\u03bb"], [None, 0, -1, 2**62], [None, 0.5, -1e300]
+    rng = np.random.default_rng(0)
+    made, tables = [], []
+    for k in range(12):
+        rows = [
+            {"metric": rng.choice(texts), "step": rng.choice(whole), "value": rng.choice(real),
+             "verified": rng.choice([None, True, False])} for _ in range(int(rng.integers(0, 5)))
+        ] or [{}]  # fmt: skip
+        table = store.table({"cell_id": f"{k}", "unit": rng.choice(texts), "threads": rng.choice(whole)}, rows)
+        if k % 3 == 0:
+            table = table.append_column("own", pa.array([k] * len(table)))
+        if k % 4 == 0:
+            table = table.drop_columns(["batch"])
+        tables.append(table)
+        made += [dict.fromkeys([*store.SCHEMA.names, "own"]) | row for row in table.to_pylist()]
+    frame = store.frame(tables)
+    assert [*frame] == [*store.SCHEMA.names, "own"]
+    for name in frame:
+        assert [None if pd.isna(x) else x for x in frame[name]] == [row[name] for row in made], name
+    assert {str(frame[name].dtype) for name in ("step", "threads", "batch", "own")} == {"Int64"}
+    assert [str(frame[name].dtype) for name in ("value", "verified", "metric")] == ["float64", "boolean", "object"]
+    assert frame.index.tolist() == [*range(len(made))]
+    assert len({id(text) for text in frame["unit"] if text is not None}) == frame["unit"].nunique()
+
+
+def test_no_table_at_all_is_an_empty_frame_with_every_column():
+    frame = store.frame([])
+    assert [*frame] == store.SCHEMA.names
+    assert len(frame) == 0
+    assert frame["seed"].dtype == "Int64"
 
 
 def test_a_file_of_an_older_schema_alone_has_every_column(tmp_path):

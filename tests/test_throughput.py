@@ -184,7 +184,6 @@ def test_memory_that_was_never_measured_is_null_and_not_0(held):
 
 def weighed(peaks: dict[tuple[str, int], dict[str, float | None]]) -> pd.DataFrame:
     """Rows of memory cells, {(backend, length): {metric: bytes or None}}."""
-    import pyarrow as pa
 
     backends, lengths = (list(dict.fromkeys(values)) for values in zip(*peaks, strict=True))
     asked = {"mode": "train", "batch": 2, "d_model": 16, "length": lengths}
@@ -201,7 +200,7 @@ def weighed(peaks: dict[tuple[str, int], dict[str, float | None]]) -> pd.DataFra
         ]
         columns = {"status": "ok", "batch": 2, "mode": "train", "length": cell.factors["length"], "state_reals": 8}
         tables.append(store.table(cell.columns() | columns, rows))
-    return pa.concat_tables(tables).to_pandas(types_mapper=store._nullable)
+    return store.frame(tables)
 
 
 def test_memory_that_the_system_does_not_resolve_is_compared_with_nothing_and_the_report_says_so():
@@ -460,7 +459,6 @@ def test_the_model_of_memory_counts_layers_once_where_one_is_alive_at_a_time():
 
 
 def given(times, status="ok", **factors) -> pd.DataFrame:
-    import pyarrow as pa
 
     models, backends, lengths = (list(dict.fromkeys(values)) for values in zip(*times, strict=True))
     asked = {"mode": "forward", "batch": 2, "d_model": 8} | factors | {"length": lengths}
@@ -483,7 +481,7 @@ def given(times, status="ok", **factors) -> pd.DataFrame:
         columns = cell.columns() | {"status": status if processes else "missing", "state_reals": 8, "batch": 2}
         columns |= {"mode": cell.factors["mode"], "length": cell.factors["length"], "kernel": "k"}
         tables.append(store.table(columns, rows))
-    return pa.concat_tables(tables).to_pandas(types_mapper=store._nullable)
+    return store.frame(tables)
 
 
 def shown(results, title) -> tuple[list[dict], list[str]]:

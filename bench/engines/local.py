@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from bench import store
+from bench import environment, store
 from bench.contract import Suite
 from bench.plan import Cell
 from bench.worker import Task, cut_paths
@@ -138,7 +138,7 @@ def threads_allowed() -> int | None:
 
 def processors(jobs: int) -> Iterator[list[int]]:
     """The processors that this process may use, dealt out to the jobs."""
-    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    usable = environment.processors()
     for i in range(jobs):
         yield usable[i::jobs] or [usable[i % len(usable)]]
 

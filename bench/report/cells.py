@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -96,13 +96,43 @@ WORKLOAD = ("mode", "length", "batch", "tokens")
 ROWS = ("cell_id", "seed", *ROW_COLUMNS, "message")
 """Columns of what a cell has recorded; the others say the same in each of its rows."""
 
+_ANY: Mapping[str, Any] = MappingProxyType({})
+
+
+class Recorded:
+    """What some cells have recorded: rows of a frame, of which no more is copied than is asked for.
+
+    `places` holds where the rows of each metric stand.
+    """
+
+    def __init__(self, frame: pd.DataFrame, places: Mapping[str, np.ndarray]) -> None:
+        self._frame, self._places = frame, places
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics that there are rows of."""
+        return list(self._places)
+
+    def rows(
+        self, metrics: Sequence[str] | None = None, columns: Sequence[str] = ROWS, where: Mapping[str, Any] = _ANY
+    ) -> pd.DataFrame:
+        """Rows of some metrics, or all, one metric after the other; `where` as in `Cells.metric`."""
+        asked = self._places if metrics is None else metrics
+        at = np.concatenate([*(self._places[name] for name in asked if name in self._places), np.array([], np.intp)])
+        for column, value in where.items():
+            found = self._frame[column].iloc[at]
+            wanted = found.isna() if value is None else found == value
+            at = at[wanted.to_numpy(bool, na_value=False)]
+        known = (name for name in columns if name in self._frame)
+        return pd.DataFrame({name: self._frame[name].array.take(at) for name in known}, copy=False)
+
 
 class Cells:
     """The cells that differ by their seed alone, and what they have recorded.
 
     `key` holds the columns of `GROUP`, the suite's own factors and the model's options by name; `varying` the names of
     those that are shown because they differ between groups. `cells` has a row a cell, with all columns of the store;
-    `rows` the columns of `ROWS`, of cells with one of the statuses `counted`.
+    `recorded` is of the cells with one of the statuses `counted`.
     """
 
     counted: tuple[str, ...] = ("ok",)
@@ -110,8 +140,8 @@ class Cells:
     elsewhere: tuple[str, ...] = ()
     """Factors that the suite shows in a place of their own."""
 
-    def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, rows: pd.DataFrame) -> None:
-        self.key, self.cells, self.rows = key, cells, rows
+    def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, recorded: Recorded) -> None:
+        self.key, self.cells, self.recorded = key, cells, recorded
         self.varying = [name for name in varying if name not in self.elsewhere]
         self.planned = len(cells)
         self.ok = int(cells["status"].isin(self.counted).sum())
@@ -127,15 +157,16 @@ class Cells:
         options = {text: json.loads(text) if isinstance(text, str) else {} for text in cells["options"].unique()}
         groups = []
         places = _places(results)
-        recorded, metrics = results[[name for name in ROWS if name in results]], pd.factorize(results["metric"])[0]
+        recorded = results[[name for name in ROWS if name in results]]
+        metric_of, metrics = pd.factorize(results["metric"])
         for values, group in cells.groupby(GROUP, dropna=False, sort=False):
             key = dict(zip(GROUP, values, strict=True))
             counted = [places[i] for i in group.index[group["status"].isin(cls.counted)]]
-            at = np.concatenate(counted) if counted else np.array([], int)
-            rows = recorded.iloc[at[np.argsort(metrics[at], kind="stable")]]  # those of a metric lie together
+            at = np.concatenate([*counted, np.array([], np.intp)])
+            of_metrics = {str(metrics[i]): at[rows] for i, rows in _alike(metric_of[at]).items() if i >= 0}
             named = key | factors[key["factors"]]
             own = {name: value for name, value in options[key["options"]].items() if name not in named}
-            groups.append(cls(named | own, varying, group, rows))
+            groups.append(cls(named | own, varying, group, Recorded(recorded, of_metrics)))
         alone = _alone_apart(groups)
         for one in groups:
             one.varying += [name for name in alone if name not in one.varying]
@@ -150,25 +181,19 @@ class Cells:
         found = [f"{name} {self.key[name]}" for name in ("d_model", "depth") if name not in self.varying]
         return found + [str(self.key[name]) for name in ("backend", "device", "dtype") if name not in self.varying]
 
-    def metric(self, name: str, **where: Any) -> pd.DataFrame:
+    def metric(self, name: str, columns: Sequence[str] = ROWS, **where: Any) -> pd.DataFrame:
         """The rows of a metric; `where` names columns and the value they must have, None for empty."""
-        found = self._by_metric.get(name, self.rows.iloc[:0])
-        if not where:
-            return found
-        asked = [found[column].isna() if value is None else found[column] == value for column, value in where.items()]
-        return found[np.logical_and.reduce([mask.fillna(False).to_numpy(bool) for mask in asked])]
-
-    @cached_property
-    def _by_metric(self) -> dict[str, pd.DataFrame]:
-        number, names = pd.factorize(self.rows["metric"])
-        ends = [*np.flatnonzero(np.diff(number)) + 1, len(number)]
-        parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-        named = [part for part in parts if part.stop > part.start and number[part.start] >= 0]
-        return {str(names[number[part.start]]): self.rows.iloc[part] for part in named}
+        return self.recorded.rows([name], columns, where)
 
     def values(self, name: str, **where: Any) -> np.ndarray:
         """The values of a metric that are there."""
-        return self.metric(name, **where)["value"].dropna().to_numpy(float)
+        return self.metric(name, ["value"], **where)["value"].dropna().to_numpy(float)
+
+    def wide(self, metrics: Sequence[str], index: Sequence[str], **where: Any) -> pd.DataFrame:
+        """The values of several metrics, a column each, a row for each combination of `index` that has any."""
+        rows = self.recorded.rows(metrics, [*index, "metric", "value"], where)
+        wide = rows.pivot(index=index, columns="metric", values="value").reindex(columns=metrics)
+        return wide.astype(float).dropna(how="all")
 
     def column(self, name: str) -> Any:
         """The value of a cell's column, None where it is empty."""
@@ -178,8 +203,14 @@ class Cells:
 
 def _places(results: pd.DataFrame) -> list[np.ndarray]:
     """Where the rows of each cell stand, cells in the order in which they first come."""
-    number, ids = pd.factorize(results["cell_id"])
-    return np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number, minlength=len(ids)))[:-1])
+    return list(_alike(pd.factorize(results["cell_id"])[0]).values())
+
+
+def _alike(numbers: np.ndarray) -> dict[int, np.ndarray]:
+    """Where each number stands, numbers in their order."""
+    order = np.argsort(numbers, kind="stable")
+    changes = np.flatnonzero(np.diff(numbers[order])) + 1
+    return {int(numbers[places[0]]): places for places in np.split(order, changes) if len(places)}
 
 
 def _alone_apart(groups: Sequence[Cells]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.blocks import Block, Note, Table
-from bench.report.cells import Cells
+from bench.report.cells import Cells, Recorded
 from bench.report.statistics import sparkline, spread
 from suites.accuracy.published import figure
 
@@ -40,8 +40,8 @@ class Group(Cells):
 
     shown = ("backend", "device", "dtype")
 
-    def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, rows: pd.DataFrame) -> None:
-        super().__init__(key, [name for name in varying if name in (*self.shown, "recipe")], cells, rows)
+    def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, recorded: Recorded) -> None:
+        super().__init__(key, [name for name in varying if name in (*self.shown, "recipe")], cells, recorded)
         self.facts = json.loads(self.column("facts") or "{}")
 
     def heads(self) -> list[str]:

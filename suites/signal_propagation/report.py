@@ -109,7 +109,8 @@ class Group(Cells):
 
     def points(self) -> pd.DataFrame:
         """The dense estimates, one row a seed and t: energy, energy_error, ..., z, judged."""
-        wide = self.rows[self.rows["t"].notna()].pivot_table(index=["seed", "t"], columns="metric", values="value")
+        rows = self.recorded.rows(columns=["seed", "t", "metric", "value"])
+        wide = rows[rows["t"].notna()].pivot_table(index=["seed", "t"], columns="metric", values="value")
         wide = wide.reindex(columns=[*wide.columns, *({"energy_expected"} - set(wide.columns))]).reset_index()
         seen = wide["energy_error"] > ROUNDING * wide["energy"]
         wide["z"] = ((wide["energy"] - wide["energy_expected"]) / wide["energy_error"]).where(seen)
@@ -119,8 +120,7 @@ class Group(Cells):
     def beside(self, kind: str) -> pd.DataFrame:
         """Measured and expected energies of a kind of input, a row a seed, block and t: energy, error, expected."""
         names = {f"{kind}_{what}": what for what in ("energy", "error", "expected")}
-        rows = self.rows[self.rows["metric"].isin(names)]
-        return rows.pivot_table(index=["seed", "layer", "t"], columns="metric", values="value").rename(columns=names)
+        return self.wide(list(names), ["seed", "layer", "t"]).rename(columns=names)
 
     def at(self, name: str, t: int) -> float | None:
         """Mean over seeds and blocks at a time."""
@@ -203,13 +203,13 @@ def _regimes(dense: Sequence[Group], diagonal: Sequence[Group]) -> Table:
             continue
         leaves = theory.longest(group.n, WITHIN) + 1
         overflow = [theory.first_above(group.n, 2 * math.log(limit)) for limit in LARGEST.values()]
-        last = int(group.rows["t"].max())
+        last = int(group.recorded.rows(columns=["t"])["t"].max())
         rows.append([
             *group.named(heads), "1", _number(theory.energy_lru(group.n, last)), str(last), "grows", "-", f"{leaves:,}",
             "-", "-", "-", *(f"{step:,}" for step in overflow),
         ])  # fmt: skip
     for group in diagonal:
-        last = int(group.rows.loc[group.rows["metric"] == "white_noise_expected", "t"].max())
+        last = int(group.metric("white_noise_expected", ["t"])["t"].max())
         spread = group.metric("draw_spread").groupby("t")["value"].mean()
         near = spread[spread <= WITHIN]
         after = spread.index[spread.index > near.index[-1]] if len(near) else spread.index

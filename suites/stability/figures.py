@@ -11,7 +11,7 @@ import pandas as pd
 from bench.report import estimates
 from bench.report.cells import legend, seeds_left
 from bench.report.figures import Figure, Panel, Series
-from suites.stability.report import Group
+from suites.stability.report import NOISE, Group
 
 PANELS = ("task", "depth")
 BAND = "mean over layers and seeds; bands: 95 % interval of the mean over seeds, none of a single seed"
@@ -61,7 +61,7 @@ def _panels(
 
 def _drift(group: Group, name: str, _: None) -> list[Series]:
     """log2 of the rms norm against step 0: the course in the report's table, with its interval."""
-    rms = group.rms().astype(float)
+    rms = group.rms
     if rms.empty:
         return []
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -70,7 +70,7 @@ def _drift(group: Group, name: str, _: None) -> list[Series]:
 
 
 def _norm(group: Group, name: str, step: int) -> list[Series]:
-    rows = group.metric("state_rms", step=step if step >= 0 else group.last_step())
+    rows = group.metric("state_rms", step=step if step >= 0 else group.last_step)
     rms = rows[rows["t"].notna()].pivot(index="t", columns=["seed", "layer"], values="value")
     return [] if rms.empty else _over_seeds(group, name, rms.astype(float))
 
@@ -90,13 +90,11 @@ def _noise(group: Group, name: str, step: int) -> list[Series]:
 
     The bars are an upper bound: layers of a seed share their noise, so their errors count as one; seeds do not.
     """
-    step = step if step >= 0 else group.last_step()
-    energy, error, expected = (
-        group.metric(f"white_noise_{what}", step=step).pivot(index="t", columns=["seed", "layer"], values="value")
-        .astype(float) for what in ("energy", "error", "expected")
-    )  # fmt: skip
-    if energy.empty:
+    step = step if step >= 0 else group.last_step
+    found = group.wide(NOISE, ["t", "seed", "layer"], step=step)
+    if found.empty:
         return []
+    energy, error, expected = (found[name].unstack(["seed", "layer"]) for name in NOISE)
     seeds = energy.columns.unique("seed")
     bars = np.sqrt(sum(error[seed].mean(axis=1, skipna=False) ** 2 for seed in seeds)) / len(seeds)
     t, mean, exact = (

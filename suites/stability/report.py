@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from bench.report.blocks import Block, Note, Table
-from bench.report.cells import SHOWN, Cells
+from bench.report.cells import SHOWN, Cells, Recorded
 from bench.report.statistics import sparkline, spread, wilson
 
 OWN_METRICS = {
@@ -17,6 +18,8 @@ OWN_METRICS = {
     "norm_rms", "probe_examples", "settling_step", "state_rms", "white_noise_energy", "white_noise_error",
     "white_noise_expected",
 }  # fmt: skip
+
+NOISE = ["white_noise_energy", "white_noise_error", "white_noise_expected"]
 
 DRIFT_NOTE = (
     "drift: log2 of a layer's rms state norm per real number against step 0, at the last evaluation; largest: the same "
@@ -43,8 +46,8 @@ def blocks(results: pd.DataFrame) -> list[Block]:
 class Group(Cells):
     """The cells that differ by their seed alone."""
 
-    def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, rows: pd.DataFrame) -> None:
-        super().__init__(key, varying, cells, rows)
+    def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, recorded: Recorded) -> None:
+        super().__init__(key, varying, cells, recorded)
         self.diverged = int((self.cells["status"] == "diverged").sum())
 
     def label(self) -> list[str]:
@@ -55,20 +58,21 @@ class Group(Cells):
 
     def by_seed(self, name: str, **where: Any) -> np.ndarray:
         """Mean over layers, for each seed."""
-        return self.metric(name, **where).groupby("seed")["value"].mean().dropna().to_numpy(float)
+        return self.metric(name, ["seed", "value"], **where).groupby("seed")["value"].mean().dropna().to_numpy(float)
 
+    @cached_property
     def last_step(self) -> int:
-        return int(self.rows["step"].max())
+        return int(self.recorded.rows(columns=["step"])["step"].max())
 
+    @cached_property
     def rms(self) -> pd.DataFrame:
         """rms per real number, evaluations x (seed, layer)."""
-        found = self.metric("state_rms", t=None)
-        return found.pivot(index="step", columns=["seed", "layer"], values="value")
+        found = self.metric("state_rms", ["step", "seed", "layer", "value"], t=None)
+        return found.pivot(index="step", columns=["seed", "layer"], values="value").astype(float)
 
     def course(self) -> np.ndarray:
         """Mean drift over seeds and layers at every evaluation."""
-        rms = self.rms()
-        return np.log2(rms / rms.iloc[0]).mean(axis=1).to_numpy(float)
+        return np.log2(self.rms / self.rms.iloc[0]).mean(axis=1).to_numpy(float)
 
 
 def _summary(groups: list[Group]) -> Table:
@@ -84,7 +88,7 @@ def _summary(groups: list[Group]) -> Table:
         if not group.ok:
             rows.append([*start, *["-"] * 6, end])
             continue
-        levels = np.log2(group.rms().iloc[-1]).unstack("layer")  # seeds x layers
+        levels = np.log2(group.rms.iloc[-1]).unstack("layer")  # seeds x layers
         ranges = (levels.max(axis=1) - levels.min(axis=1)).mean() if levels.shape[1] > 1 else None
         rows.append(
             [
@@ -92,7 +96,7 @@ def _summary(groups: list[Group]) -> Table:
                 sparkline(courses[id(group)], low, high),
                 _mean_sd(group.by_seed("drift")),
                 _mean_sd(group.by_seed("largest_drift")),
-                _settling(group.metric("settling_step")["value"].to_numpy(float)),
+                _settling(group.metric("settling_step", ["value"])["value"].to_numpy(float)),
                 _number(ranges),
                 _number(spread(levels.mean(axis=1).to_numpy(float))),
                 end,
@@ -129,7 +133,7 @@ def _summary(groups: list[Group]) -> Table:
 def _levels(groups: list[Group]) -> Table:
     rows = []
     for group in groups:
-        last = group.last_step()
+        last = group.last_step
         reals, params = group.column("state_reals"), group.column("params")
         row = [*group.label(), f"{params:,}", f"{reals:,}"]
         for name in ("state_rms", "norm_paper"):
@@ -159,13 +163,14 @@ def _levels(groups: list[Group]) -> Table:
 
 
 def _along(groups: list[Group]) -> Table:
-    found = pd.concat([group.metric("state_rms") for group in groups]).dropna(subset=["t", "value"])
-    times = sorted(map(int, found["t"].unique()))
+    columns = ["step", "t", "seed", "value"]
+    found = [group.metric("state_rms", columns).dropna(subset=["t", "value"]) for group in groups]
+    times = sorted(map(int, pd.concat(found)["t"].unique()))
     rows = []
-    for group in groups:
-        each = group.metric("state_rms").dropna(subset=["t", "value"]).groupby(["step", "t", "seed"])["value"].mean()
+    for group, of_group in zip(groups, found, strict=True):
+        each = of_group.groupby(["step", "t", "seed"])["value"].mean()
         means = each.groupby(level=["step", "t"]).mean()
-        for when, step in (("start", 0), ("end", group.last_step())):
+        for when, step in (("start", 0), ("end", group.last_step)):
             values = [_figure(means.get((step, t))) for t in times]
             rows.append([*group.label(), when, *values])
     heads = [f"t={t}" for t in times]
@@ -181,14 +186,11 @@ def _along(groups: list[Group]) -> Table:
 def _noise(groups: list[Group]) -> Table:
     rows = []
     for group in groups:
-        for when, step in (("start", 0), ("end", group.last_step())):
-            index = ["seed", "layer", "t"]
-            energy, error, expected = (
-                group.metric(f"white_noise_{name}", step=step).set_index(index)["value"].astype(float)
-                for name in ("energy", "error", "expected")
-            )
-            if energy.empty:
+        for when, step in (("start", 0), ("end", group.last_step)):
+            found = group.wide(NOISE, ["seed", "layer", "t"], step=step)
+            if found.empty:
                 continue
+            energy, error, expected = (found[name] for name in NOISE)
             last = energy.index.get_level_values("t").max()
             ratio = (energy / expected).xs(last, level="t")
             z = ((energy - expected) / error).dropna()
@@ -218,8 +220,8 @@ def _diagnostics(groups: list[Group]) -> list[Block]:
     """What the layers themselves find worth watching: metrics that the suite has no name for."""
     rows = []
     for group in groups:
-        for name in sorted(set(group.rows["metric"].dropna()) - OWN_METRICS):
-            found = group.metric(name).groupby("step")["value"].max()
+        for name in sorted(set(group.recorded.metrics) - OWN_METRICS):
+            found = group.metric(name, ["step", "value"]).groupby("step")["value"].max()
             rows.append([*group.label(), name, *(f"{x:.2g}" for x in (found.iloc[0], found.iloc[-1], found.max()))])
     heads = ["start", "end", "largest"]
     if not rows:

@@ -14,7 +14,7 @@ from bench.contract import View
 from bench.measure.cost import WIDE
 from bench.options import parse_name
 from bench.report.blocks import Block, Note, Table
-from bench.report.cells import SHOWN, WORKLOAD, Cells
+from bench.report.cells import SHOWN, WORKLOAD, Cells, Recorded
 from bench.report.statistics import (
     bootstrap_medians,
     crossings,
@@ -42,8 +42,8 @@ class Timed(Cells):
     shown = (*SHOWN, "compiled", "depth")
     elsewhere = WORKLOAD
 
-    def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, rows: pd.DataFrame) -> None:
-        super().__init__(key, varying, cells, rows)
+    def __init__(self, key: dict[str, Any], varying: Sequence[str], cells: pd.DataFrame, recorded: Recorded) -> None:
+        super().__init__(key, varying, cells, recorded)
         samples = self.metric("time").groupby(["seed", "process"], dropna=False)["value"]
         self.processes = [values.to_numpy(float) for _, values in samples]
         self.resampled = bootstrap_medians(self.processes) if self.processes else np.array([])
