@@ -2,7 +2,7 @@
 #
 #   make run            creates .venv, installs, runs the main job on generated ListOps, shows the report
 #   make test           creates .venv, installs what the tests need, runs them
-#   make test-system    whole programs that take minutes: compilers, interpreters, asv, a browser, the self-test
+#   make test-system    what takes minutes: compilers, interpreters, asv, a browser, the self-test, workers that fail
 #   make perf           layers against the textbook, large stores: measures, saves, compares (minutes, on a quiet machine)
 #   make track          figures of HEAD by asv, in what is installed; `bench track` compares commits, track-html shows them
 #   make check          lint, format, types
