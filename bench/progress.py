@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -16,24 +17,30 @@ def what_varies(cells: Collection[Any]) -> dict[str, str]:
     from bench.report.cells import told_apart
 
     columns = [cell.columns() for cell in cells]
+    several = len({one["suite"] for one in columns}) > 1
     return {
-        one["cell_id"]: "".join(f" {name} {value}" for name, value in apart.items() if name != "backend")
+        one["cell_id"]: (f" {one['suite']}" if several else "")
+        + "".join(f" {name} {value}" for name, value in apart.items() if name != "backend" and value != "-")
         for one, apart in zip(columns, told_apart(columns), strict=True)
     }
 
 
 class ProgressLines:
-    """Cells done, failed and the time left: a live line on a terminal, a plain line now and then in a pipe."""
+    """Cells done, failed and the time left: a live line on a terminal, a plain line now and then in a pipe.
+
+    `rounds` says how often something is measured for the cells of each suite. Of one that has not begun nobody knows
+    how long it takes: it is named beside the time.
+    """
 
     FAILURES_SHOWN = 20
     """So many failures have a line of their own in a pipe, however fast they come."""
 
-    def __init__(self, total: int, rounds: int | None = None, names: Mapping[str, str] | None = None) -> None:
-        self.total, self.rounds, self.names = total, rounds or total, names or {}
-        self.rounds_done = 0
+    def __init__(self, total: int, rounds: Mapping[str, int], names: Mapping[str, str] | None = None) -> None:
+        self.total, self.rounds, self.names = total, rounds, names or {}
+        self.measured, self.seconds = Counter[str](), defaultdict[str, float](float)
         self.console = Console(stderr=True)
         self.done = self.failed = 0
-        self.started = self.shown = time.monotonic()
+        self.last = self.shown = time.monotonic()
         self.bar: Progress | None = None
 
     def __enter__(self) -> ProgressLines:
@@ -52,24 +59,33 @@ class ProgressLines:
         from bench.engines.local import ROUND
         from bench.store import GOOD_STATUSES
 
-        self.rounds_done += 1
+        now = time.monotonic()
+        self.measured[cell.suite] += 1
+        self.seconds[cell.suite] += now - self.last
+        self.last = now
         if status == ROUND:
             return
         self.done += 1
         self.failed += status not in GOOD_STATUSES
-        seconds = time.monotonic() - self.started
-        left = seconds / self.rounds_done * max(0, self.rounds - self.rounds_done)
-        state = f"{self.failed} failed, {_duration(left)} left" if self.done < self.total else f"{self.failed} failed"
+        state = f"{self.failed} failed" + (f", {self._left()}" if self.done < self.total else "")
         last = f"{cell.model} {cell.backend}{self.names.get(cell.id, '')}: {status}"
         if self.bar:
             self.bar.update(self.task, completed=self.done, description=f"{state}; {last}")
         elif (
             self.done in (1, self.total)
-            or time.monotonic() - self.shown >= 10
+            or now - self.shown >= 10
             or (status not in GOOD_STATUSES and self.failed <= self.FAILURES_SHOWN)
         ):
-            self.shown = time.monotonic()
+            self.shown = now
             typer.echo(f"{self.done}/{self.total} cells, {state}; {last}", err=True)
+
+    def _left(self) -> str:
+        """The time that suites which have begun still need, at the pace so far, and which have not."""
+        left = sum(
+            self.seconds[suite] / done * max(0, self.rounds[suite] - done) for suite, done in self.measured.items()
+        )
+        after = [suite for suite in self.rounds if suite not in self.measured]
+        return f"{_duration(left)} left" + (f", then {', '.join(after)}" if after else "")
 
 
 def _duration(seconds: float) -> str:

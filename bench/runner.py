@@ -12,6 +12,7 @@ import re
 import statistics
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -368,9 +369,9 @@ def check_baseline(baseline: str | None, models: Iterable[str]) -> None:
         raise unknown("model in --baseline", baseline, names)
 
 
-def rounds(cells: Iterable[Cell]) -> int:
-    """How often a worker measures something for these cells: once each, or once a round."""
-    return len(local.order(list(cells), ""))
+def rounds(cells: Iterable[Cell]) -> dict[str, int]:
+    """How often a worker measures something for these cells of each suite: once each, or once a round."""
+    return dict(Counter(work.cell.suite for work in local.order(list(cells), "")))
 
 
 def begin(prepared: Prepared, command: list[str]) -> Prepared:

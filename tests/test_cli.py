@@ -15,6 +15,7 @@ import sys
 import termios
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import TESTS
@@ -495,11 +496,11 @@ def test_a_terminal_that_knows_no_other_letters_gets_others(measured, bench_in):
 
 
 class Cell:
-    model, backend, id = "m", "torch", "1"
+    suite, model, backend, id = "s", "m", "torch", "1"
 
 
 def test_progress_of_many_failures_in_a_pipe_is_a_few_lines(capsys):
-    with ProgressLines(1000) as progress:
+    with ProgressLines(1000, {"s": 1000}) as progress:
         for _ in range(1000):
             progress.ended(Cell, "error")
     lines = capsys.readouterr().err.splitlines()
@@ -510,17 +511,38 @@ def test_progress_of_many_failures_in_a_pipe_is_a_few_lines(capsys):
 def test_progress_names_what_tells_a_cell_from_the_others(capsys):
     asked = {"length": [64, 256], "mode": ["forward", "decode"], "d_model": 8}
     cells = plan.cells(plan.Request.parse(suite="throughput", models="lru", set=asked), "cpu", "quick")
-    with ProgressLines(4, names=what_varies(cells)) as progress:
+    with ProgressLines(4, runner.rounds(cells), names=what_varies(cells)) as progress:
         for cell in cells:
             progress.ended(cell, "error")
     said = {line.partition("; ")[2] for line in capsys.readouterr().err.splitlines()}
     assert said == {f"lru torch length {n} mode {mode}: error" for n in (64, 256) for mode in ("forward", "decode")}
 
 
+def test_progress_of_several_suites_names_them_and_leaves_out_what_one_has_not():
+    asked = plan.Request.parse(suite="stability,throughput", models="lru", depths="1", seeds="0")
+    said = list(what_varies(plan.cells(asked, "cpu", "quick")).values())
+    assert said[0] == " stability"
+    assert " throughput length 256 mode train" in said[1:]
+
+
+def test_the_time_left_is_each_suites_own_and_names_those_that_have_not_begun(monkeypatch, capsys):
+    now = iter([0.0, 60.0, 61.0, 62.0])  # the start, then each end
+    monkeypatch.setattr("bench.progress.time", SimpleNamespace(monotonic=lambda: next(now)))
+    with ProgressLines(6, {"slow": 2, "quick": 3, "last": 1}) as progress:
+        for suite in ("slow", "quick", "quick"):
+            progress.ended(SimpleNamespace(suite=suite, model="m", backend="torch", id="1"), "error")
+    said = [line.partition(", ")[2].partition("; ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert said == [
+        "1 failed, 60 s left, then quick, last",
+        "2 failed, 62 s left, then last",
+        "3 failed, 61 s left, then last",
+    ]
+
+
 def test_progress_on_a_terminal_is_one_line_that_changes(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
-    with ProgressLines(3) as progress:
+    with ProgressLines(3, {"s": 3}) as progress:
         progress.ended(Cell, "ok")
         progress.ended(Cell, "error")
         progress.bar.refresh()

@@ -125,17 +125,18 @@ def comma_separated(sheet: Sheet) -> str:
 def hypertext(sheet: Sheet) -> str:
     """A <table> with caption and footnotes; all texts are escaped."""
     escape = markup.escape
-    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in (*sheet.row_heads, *sheet.columns))
+    names = (escape(name).replace(",", ",<wbr>") for name in (*sheet.row_heads, *sheet.columns))
+    heads = "".join(f'<th scope="col">{name}</th>' for name in names)
     body = []
     for published, rows in ((False, sheet.rows), (True, sheet.published)):
         for row, fields in rows:
-            names = "".join(f'<th scope="row">{escape(name)}</th>' for name in row)
+            labels = "".join(f'<th scope="row">{escape(name)}</th>' for name in row)
             numbers = "".join(
                 f'<td data-cells="{escape(" ".join(field.cells))}">'
                 + _marked(field, "<b>{}</b>", "<u>{}</u>", "<sup>{}</sup>", escape) + "</td>"
                 for field in fields
             )  # fmt: skip
-            body.append(f"<tr{' class=published' if published else ''}>{names}{numbers}</tr>")
+            body.append(f"<tr{' class=published' if published else ''}>{labels}{numbers}</tr>")
     notes = "".join(f"<li>{escape(text)}</li>" for text in sheet.footnotes)
     caption = f"<b>{escape(sheet.title)}.</b> {escape(' '.join(sheet.caption))}"
     return (
