@@ -24,6 +24,8 @@ const words = (text) => text.toLowerCase().split(/\s+/).filter(Boolean);
 const brief = (value) => String(Number(value.toPrecision(7)));
 const shown = (value) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(5))));
 
+const told = (name, note) => (note ? `${name} (${note})` : name);
+
 // Tables.
 
 function prepareTable(frame) {
@@ -104,7 +106,7 @@ function legend(box, panels, looks) {
       sign.append(drawn("path", { d: d3.symbol(symbols[symbol(look)], 42)(), fill: filled ? colour(look) : "none", stroke: colour(look) }));
     }
     const note = notes[name].size === 1 ? [...notes[name]][0] : ""; // what differs between panels is told at the points
-    box.append(make("span", {}, sign, note ? `${name} ${note}` : name));
+    box.append(make("span", {}, sign, told(name, note)));
   }
   for (const name of Object.keys(styles).filter((one) => styles[one].has("front"))) {
     const sign = drawn("svg", { width: 28, height: 12, viewBox: "-14 -6 28 12", "aria-hidden": "true" });
@@ -136,10 +138,9 @@ function points(panel) {
 function saying(panel, point) {
   const range = point.high === null ? "" : ` [${shown(point.said)}, ${shown(point.high)}]`;
   const kind = point.series.style === "theory" ? ", theory" : "";
-  const note = point.series.note ? ` ${point.series.note}` : "";
   const sideways = point.right === null ? "" : ` [${shown(point.left)}, ${shown(point.right)}]`;
   const y = panel.y_names.length ? panel.y_names[point.y] : `${panel.y_label}: ${shown(point.y)}${range}`;
-  return `${point.series.name}${note}${kind}\n${panel.x_label}: ${shown(point.x)}${sideways}\n${y}`;
+  return `${told(point.series.name, point.series.note)}${kind}\n${panel.x_label}: ${shown(point.x)}${sideways}\n${y}`;
 }
 
 function drawLines(panel, width) {
@@ -330,7 +331,7 @@ function values(panel) {
   } else {
     head(["series", "kind", panel.x_label, panel.y_label, "low", "high"]);
     for (const one of panel.series) {
-      one.x.forEach((x, i) => { row = body.insertRow(); line([one.note ? `${one.name} ${one.note}` : one.name, one.style, x, panel.y_names[one.y[i]] ?? one.y[i], one.low?.[i], one.high?.[i]]); });
+      one.x.forEach((x, i) => { row = body.insertRow(); line([told(one.name, one.note), one.style, x, panel.y_names[one.y[i]] ?? one.y[i], one.low?.[i], one.high?.[i]]); });
     }
   }
   table.createCaption().textContent = panel.title;
