@@ -417,6 +417,7 @@ def plot(
 
     Exit status 1 where there is none, where a suite could not make its own, or where results cannot all be read.
     """
+    from bench import runner
     from bench.contract import Missing, View
     from bench.options import split_list, unknown
     from bench.report import drawing, overview
@@ -432,6 +433,7 @@ def plot(
         if not wanted:
             raise ValueError("--formats is empty: name at least one")
         rows, _, incomplete = _read(folders)
+        runner.check_baseline(baseline, rows["model"].dropna().unique())
         found, notes = overview.figures(rows, View(baseline=baseline))
         names = [figure.name for figure in found]
         kinds = split_list(kind or names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +22,9 @@ def joined(schema: pa.Schema, tables: Iterable[pa.Table]) -> pd.DataFrame:
     """The rows of all tables in their order, none of which is kept longer than it takes to copy its columns.
 
     A table has each column of the schema, texts as dictionaries. Texts become objects, equal ones the same object in
-    memory; whole numbers and truth values pandas' nullable types; empty real numbers NaN. Columns that the schema does
-    not know are kept, and empty for tables that lack them.
+    memory; whole numbers and truth values pandas' nullable types. Real numbers that are empty or not finite are NaN.
+    Columns that the schema does not know are kept, empty for tables that lack them, as texts where tables disagree
+    about their type.
     """
     pieces: dict[str, list[pa.Array | Texts]] = {name: [] for name in schema.names}
     others: list[pa.Table] = []
@@ -37,10 +38,21 @@ def joined(schema: pa.Schema, tables: Iterable[pa.Table]) -> pd.DataFrame:
         length += len(whole)
     found = {field.name: _column(field.type, pieces.pop(field.name), length) for field in schema}
     if any(table.column_names for table in others):
-        whole = pa.concat_tables(others, promote_options="permissive")
         nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
-        found |= {name: whole[name].to_pandas(types_mapper=nullable.get) for name in whole.column_names}
+        for name in dict.fromkeys(name for table in others for name in table.column_names):
+            column = _whole([table.select([name] if name in table.column_names else []) for table in others], name)
+            found[name] = column.to_pandas(types_mapper=nullable.get)
     return pd.DataFrame(found, copy=False)
+
+
+def _whole(tables: Sequence[pa.Table], name: str) -> pa.ChunkedArray:
+    """One column of all tables, of the type that holds what each has."""
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")[name]
+    except pa.ArrowException:
+        text = pa.schema([(name, pa.string())])
+        texts = [table.cast(text) if table.column_names else table for table in tables]
+        return pa.concat_tables(texts, promote_options="permissive")[name]
 
 
 TOGETHER = 50_000
@@ -84,6 +96,8 @@ def _column(kind: pa.DataType, pieces: list[pa.Array | Texts], length: int) -> p
             values[rows] = piece.fill_null(values.dtype.type(0).item()).to_numpy(zero_copy_only=False)
         else:
             values[rows] = piece.to_numpy(zero_copy_only=False)
+    if kind == pa.float64():
+        values[np.isinf(values)] = np.nan
     if empty is None:
         return pd.Series(values, dtype=values.dtype, copy=False)
     masked = pd.arrays.BooleanArray if kind == pa.bool_() else pd.arrays.IntegerArray

@@ -289,8 +289,7 @@ def prepare_rerun(
     folder = execution.out / (execution.run or _dated(cell.suite))
     _check_writable(folder)
     hashes = registry.code()
-    if (folder / "run.json").exists():
-        _check_joins(folder, [cell], hashes, None, allowed=False)
+    require(not (folder / "run.json").exists(), f"--run {folder.name}: {folder} exists: give the new run another name")
     asked = Request.parse(suite=[cell.suite], device=device or stored.device).device
     found, probes = find_device(asked, request.backends)
     require(

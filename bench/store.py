@@ -260,9 +260,9 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
     """All rows of run folders, of folders of runs, or of single parquet files, as a pandas frame.
 
     Every column of the schema is there, and whole numbers stay whole (nullable Int64). A planned cell without a file
-    is one row with status `interrupted`. Of several results for the same cell the newest counts, with a warning where
-    the code differs. Files that cannot be read are left out, each with a warning of category `IncompleteResults`.
-    Raises FileNotFoundError where there is nothing to read.
+    is one row with status `interrupted`. `run_id` is what the run's folder is called now. Of several results for the
+    same cell the newest counts, with a warning where the code differs. Files that cannot be read are left out, each
+    with a warning of category `IncompleteResults`. Raises FileNotFoundError where there is nothing to read.
     """
     files: list[tuple[Path, dict[str, Any] | None]] = []
     for path in map(Path, paths or ("results",)):
@@ -285,7 +285,7 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
                 found = table(cell["columns"] | about, [])
             rows.append(0 if found is None else len(found))
             if found is not None:
-                yield found
+                yield found if cell is None else _named(found, path.parent.parent.name)
 
     with _returning_memory():
         whole = frame(tables())
@@ -359,13 +359,17 @@ def _checked(path: Path, content: pa.Table | Exception) -> pa.Table | None:
     try:
         if isinstance(content, Exception):
             raise content
-        versions = set(content["schema_version"].unique().to_pylist()) - {None}
+        versions = set(content["schema_version"].cast(_INT).unique().to_pylist()) - {None}
         if versions and max(versions) > SCHEMA_VERSION:
             text = f"{path.name} has schema version {max(versions)}, newer than {SCHEMA_VERSION}, and is left out"
             warnings.warn(text, IncompleteResults, stacklevel=3)
             return None
+        if not len(content):
+            raise ValueError("it holds no row")
+        if content["cell_id"].null_count:
+            raise ValueError("rows of it name no cell")
         return _encoded(content)
-    except (pa.ArrowException, OSError, KeyError) as error:
+    except (ValueError, pa.ArrowException, OSError, KeyError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         warnings.warn(f"{path.name} cannot be read and is left out: {reason}", IncompleteResults, stacklevel=3)
         return None
@@ -380,6 +384,14 @@ def _encoded(content: pa.Table) -> pa.Table:
         known = columns.get(field.name, pa.nulls(len(content)))
         columns[field.name] = known if known.type == field.type else known.cast(plain.type).cast(field.type)
     return pa.table(columns)
+
+
+def _named(content: pa.Table, run_id: str) -> pa.Table:
+    """The rows under the name of the run's folder, which may have been renamed or copied since."""
+    if content["run_id"].unique().to_pylist() in ([run_id], []):
+        return content
+    where = content.schema.get_field_index("run_id")
+    return content.set_column(where, "run_id", pa.array([run_id] * len(content)))
 
 
 def _newest(frame: pd.DataFrame, source: np.ndarray) -> pd.DataFrame:

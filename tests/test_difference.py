@@ -1,5 +1,6 @@
 """`bench diff` and `bench rerun`: what changed between two sets of results, and whether a cell can be had again."""
 
+import dataclasses
 import json
 import math
 import re
@@ -8,10 +9,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import SMALL
-from made_store import cell, id_of, invoke, run_of, seeds
+from made_store import cell, id_of, invoke, run_of, seeds, timed
 
 from bench import plan, registry, runner, store
-from bench.report import difference
+from bench.report import difference, provenance
 from bench.report.blocks import Table
 
 pytestmark = pytest.mark.filterwarnings("default::bench.store.IncompleteResults")
@@ -122,8 +123,39 @@ def test_times_are_compared_as_ratios_of_geometric_means(compare):
     assert (change.before, change.after) == (pytest.approx(2), pytest.approx(4))
     assert math.exp(change.test.difference) == pytest.approx(2)
     (table,) = [block for block in difference.blocks(found) if isinstance(block, Table)]
-    assert table.rows[0][-7:] == ["3", "2.0", "4.0", "2", "-", "0.25", "too few pairs"]
+    assert table.rows[0][-7:] == ["3", "2.000", "4.000", "2", "-", "0.25", "too few pairs"]
     assert table.columns[-4] == "B / A"
+
+
+def test_a_title_names_the_task_of_the_values_and_no_other(compare):
+    a = [*seeds("m", BASE, task="digits"), *seeds("m", BASE, task="osuleaf")]
+    found = compare(a, seeds("m", BASE + 0.01, task="osuleaf"))
+    titles = [block.title for block in difference.blocks(found) if isinstance(block, Table)]
+    assert titles[-1].startswith("Test accuracy [%], higher is better (accuracy: osuleaf, torch")
+
+
+def test_means_that_lie_far_apart_keep_their_digits(compare):
+    sides = (seeds("m", value * np.ones(2), metric="loss") for value in (0.0635, 16))
+    found = [block for block in difference.blocks(compare(*sides)) if isinstance(block, Table)]
+    row = dict(zip(found[-1].columns, found[-1].rows[0], strict=True))
+    assert (row["A"], row["B"], row["B - A"]) == ("0.0635", "16.0000", "+15.9")
+
+
+def test_a_cell_again_has_the_time_that_tables_have():
+    """Processes of 1 and 3 samples: medians of 1 and 4 ms have the mean 2.5; of all samples the median is 4."""
+    made, rows = timed("m", [[1e-3], [4e-3, 4e-3, 4e-3]])
+    before = store.frame([store.table(made, rows)])
+    after = store.frame([store.table(made, [row | {"value": 2 * row["value"]} for row in rows])])
+    (table,) = [block for block in difference.again(before, after) if isinstance(block, Table)]
+    assert table.rows[0] == ["Time [ms]", "2.5", "5", "+2.5"]
+
+
+def test_of_runs_without_digests_no_file_is_said_to_have_changed(folders):
+    a, b = folders(seeds("m", BASE), seeds("m", BASE, code="other"))
+    sides = [provenance.Provenance.of_cells(store.read_results(run), [run]) for run in (a, b)]
+    known = dataclasses.replace(sides[0], files={"bench/cli.py": frozenset("1")})
+    (table,) = provenance.differences(known, sides[1], "A", "B")
+    assert table.notes == ["Which files differ is not known: B kept no digests of them."]
 
 
 def test_times_of_one_seed_are_paired_by_process(compare):

@@ -221,11 +221,27 @@ def test_of_speed_the_front_is_of_the_fastest():
     np.testing.assert_allclose(panel.series[-1].y, [80, 50])
 
 
+@pytest.mark.parametrize(("y", "held"), [((50, 80), "steps-post"), ((80, 50), "steps-pre")])
+def test_between_two_points_a_front_has_the_score_of_the_worse(y, held):
+    """Of what is cheaper, where less x is better; of what is faster, where more is."""
+    series = [Series("a", [1, 2], y, style="points"), Series("front", [1, 2], y, style="front")]
+    ax = drawing.draw(Figure("f", "f", [Panel("", "x", "y", series)])).axes[0]
+    assert held in [line.get_drawstyle() for line in ax.lines]
+
+
 def over_tasks(scores):
     """Cells of {model: {task: scores by seed}}."""
     return [scored(model, seed, [0.5], value, task=task)
             for model, tasks in scores.items() for task, values in tasks.items()
             for seed, value in enumerate(values)]  # fmt: skip
+
+
+def test_models_that_lack_a_task_are_named_where_ranks_leave_them_out():
+    tasks = {"t1": [0.1], "t2": [0.2]}
+    found = figures(
+        Accuracy, *over_tasks({"a": tasks, "b": tasks, "c": {"t1": [0.3], "t2": [0.2]}, "d": {"t1": [0.4]}})
+    )
+    assert found["ranks"].caption.endswith("Left out, as they lack seeds or tasks: d")
 
 
 def test_ranks_over_tasks_are_demsars_with_bars_that_meet_where_models_do_not_differ():

@@ -262,6 +262,44 @@ def test_a_folder_that_is_named_like_a_column_adds_none(tmp_path):
     assert store.read_results(folder / "a.parquet")[["seed", "model"]].to_numpy().tolist() == [[3, "m"]]
 
 
+def test_a_run_that_was_renamed_or_copied_has_its_new_name(tmp_path):
+    run = make_run(tmp_path / "old", "a", "b")
+    (run / "cells" / "b.parquet").unlink()
+    assert set(store.read_results(run.rename(tmp_path / "new"))["run_id"]) == {"new"}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (cell_table("b").slice(0, 0), "it holds no row"),
+        (cell_table(None), "rows of it name no cell"),
+        (cell_table("b").drop_columns(["cell_id"]), '\'Field "cell_id" does not exist'),
+        (cell_table("b").set_column(0, "schema_version", pa.array(["new"])), "Failed to parse string"),
+    ],
+)
+def test_a_file_that_says_nothing_of_a_cell_is_left_out_and_its_cell_is_not_done(tmp_path, content, reason):
+    run = make_run(tmp_path / "run", "a", "b")
+    store.write(run / "cells" / "b.parquet", content)
+    frame, said = warned(run)
+    assert len(said) == 1
+    assert said[0].startswith(f"b.parquet cannot be read and is left out: {reason}")
+    assert frame.set_index("cell_id")["status"].to_dict() == {"a": "ok", "b": "interrupted"}
+
+
+def test_columns_of_others_that_do_not_go_together_are_texts(tmp_path):
+    store.write(tmp_path / "a.parquet", cell_table("a").append_column("note", pa.array(["x"])))
+    store.write(tmp_path / "b.parquet", cell_table("b").append_column("note", pa.array([7])))
+    store.write(tmp_path / "c.parquet", cell_table("c").append_column("more", pa.array([8])))
+    frame = store.read_results(*sorted(tmp_path.iterdir()))
+    assert [None if pd.isna(text) else text for text in frame["note"]] == ["x", "7", None]
+    assert frame["more"].dtype == "Int64"
+
+
+def test_a_value_that_is_not_finite_is_read_as_a_measurement_stores_it(tmp_path):
+    store.write(tmp_path / "a.parquet", cell_table("a", float("inf")))
+    assert store.read_results(tmp_path / "a.parquet")["value"].isna().all()
+
+
 def test_diverged_and_never_run_look_different(tmp_path):
     run = make_run(tmp_path / "run", "nan", "absent")
     store.write(run / "cells" / "nan.parquet", cell_table("nan", None, "diverged", message="non-finite loss at step 3"))

@@ -188,7 +188,7 @@ def test_options_can_make_rows(build):
              *seeds("b", [0.3, 0.5])]  # fmt: skip
     sheet = build(cells, rows=["gamma"], columns=["task"])
     assert {row: found[0].number for row, found in sheet.rows} == {
-        ("1.0",): pytest.approx(85), ("2.0",): pytest.approx(55), ("-",): pytest.approx(40),
+        ("1",): pytest.approx(85), ("2",): pytest.approx(55), ("-",): pytest.approx(40),
     }  # fmt: skip
 
 
@@ -310,6 +310,63 @@ def test_over_all_columns_there_is_a_mean_with_seeds_varying_within_and_a_mean_r
     assert (whole.number, whole.low, whole.high) == (exact.value, exact.low, exact.high)
     assert (rank.value, found["b"][1].value) == ("1.50", "1.50")
     assert [field.value for field in found["c"]] == ["-", "-"]  # it lacks a seed of one
+
+
+def shared(values, other):
+    """Cells of one task in two depths."""
+    return [*seeds("a", values, depth=1), *seeds("a", other, depth=2)]
+
+
+def test_over_columns_that_share_seeds_each_seed_counts_once(build):
+    values, other = [0.8, 0.9, 0.7], [0.82, 0.91, 0.69]
+    sheet = build(shared(values, other), columns=["depth"], overall=True)
+    exact = estimates.mean(100 * (np.array(values) + other) / 2)
+    whole = sheet.rows[0][1][2]
+    assert (whole.number, whole.low, whole.high) == tuple(map(pytest.approx, (exact.value, exact.low, exact.high)))
+    assert "±: over seeds, as columns have seeds in common" in " ".join(sheet.caption)
+    sheet = build(shared(values, other), columns=["depth"], overall=True, statistic="median")
+    assert (sheet.rows[0][1][2].number, sheet.rows[0][1][2].low) == (pytest.approx(100 * (2.4 + 2.42) / 6), None)
+
+
+def test_ranks_over_columns_that_share_seeds_have_no_test(build):
+    cells = [one for model, add in (("a", 0), ("b", 0.01), ("c", 0.02)) for depth in (1, 2, 3, 4)
+             for one in seeds(model, [0.5 + add, 0.6 + add], depth=depth)]  # fmt: skip
+    sheet = build(cells, columns=["depth"], overall=True)
+    assert [row_fields[-1].value for _, row_fields in sheet.rows] == ["3.00", "2.00", "1.00"]
+    said = " ".join(sheet.caption)
+    assert "mean rank: over the 4 columns, 1 is best; no test, as columns have seeds in common." in said
+    assert "Friedman" not in said
+
+
+def test_differences_over_all_columns_have_the_interval_that_the_caption_names(build):
+    """From ten pairs on too, where that of a single row's numbers would be bootstrapped."""
+    rng = np.random.default_rng(1)
+    base, other = 0.5 + 0.1 * rng.random((2, 12)), 0.6 + 0.1 * rng.random((2, 12))
+    cells = [one for model, scores in (("a", base), ("b", other)) for task, own in zip(("x", "y"), scores, strict=True)
+             for one in seeds(model, own, task=task)]  # fmt: skip
+    sheet = build(cells, overall=True, baseline="a")
+    exact = estimates.mean(100 * (other - base).T, method="t")
+    whole = sheet.rows[0][1][2]
+    assert (whole.low, whole.high) == (pytest.approx(exact.low), pytest.approx(exact.high))
+    assert "Student's t" in " ".join(sheet.caption)
+
+
+def test_the_chance_to_be_better_says_better_whatever_the_direction(build):
+    cells = [one for task in ("x", "y") for model, value in (("a", 2.0), ("b", 1.0))
+             for one in seeds(model, value + 0.1 * np.arange(5), task=task, metric="loss")]  # fmt: skip
+    sheet = build(cells, metric="loss", overall=True, baseline="a")
+    assert sheet.rows[0][1][-1].value == "1.00"  # a lower loss, always
+    assert "chance to be better: that one seed is better than one of a in the same column" in " ".join(sheet.caption)
+
+
+def test_all_that_tie_for_second_are_underlined(build):
+    sheet = build([*seeds("a", [0.9]), *seeds("b", [0.8]), *seeds("c", [0.8]), *seeds("d", [0.7])])
+    assert [field.mark for field in fields(sheet).values()] == ["best", "second", "second", ""]
+
+
+def test_a_whole_number_that_only_one_model_has_stays_whole(build):
+    cells = [*seeds("a", [0.9], options='{"heads": 16}'), *seeds("b", [0.8], options="{}")]
+    assert [row for row, _ in build(cells, rows=["model", "heads"]).rows] == [("a", "16"), ("b", "-")]
 
 
 def test_beside_a_baseline_stands_the_chance_to_be_better_from_five_seeds_on(build):

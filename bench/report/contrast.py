@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
@@ -48,14 +48,15 @@ class Differences(Scores):
     def shown(self) -> list[Key]:
         return [row for row in self.grid.rows if row[self.place] != self.baseline]
 
-    def differences(self, row: Key, column: Key) -> np.ndarray:
+    def differences(self, row: Key, column: Key) -> dict[Hashable, float]:
         """By seed: of ratios logarithms, in the direction of the numbers themselves."""
         entry, base = self.grid.entries[row, column], self.grid.entries.get((self.beside(row), column))
         if base is None:
-            return np.array([])
-        a, b = comparison.align(entry.values, base.values)
+            return {}
+        both = [key for key in entry.values if key in base.values]
+        a, b = (np.array([side.values[key] for key in both], float) for side in (entry, base))
         found = np.log(a) - np.log(b) if self.grid.measure.ratio else a - b
-        return found[~np.isnan(found)]
+        return {key: value for key, value in zip(both, found.tolist(), strict=True) if not math.isnan(value)}
 
     def as_shown(self, estimate: Estimate) -> tuple[float | None, float | None, float | None]:
         values = (estimate.value, estimate.low, estimate.high)
@@ -90,10 +91,10 @@ class Differences(Scores):
     def over_all(self, row: Key) -> Field | None:
         if not self.whole_everywhere(row) or not self.whole_everywhere(self.beside(row)):
             return None
-        scores = estimates.side_by_side([self.differences(row, column) for column in self.grid.columns])
-        number, low, high = self.as_shown(self.estimate(scores))
-        cells = self.cells_of(row, self.beside(row))
-        return Field("-", number=number, low=low, high=high, cells=cells, n=len(scores), planned=len(scores))
+        columns = [self.differences(row, column) for column in self.grid.columns]
+        number, low, high = self.as_shown(self.together(columns, "t"))
+        cells, longest = self.cells_of(row, self.beside(row)), max(map(len, columns))
+        return Field("-", number=number, low=low, high=high, cells=cells, n=longest, planned=longest)
 
     def heads_beside_all(self) -> list[str]:
         return ["chance to be better"]
@@ -107,15 +108,16 @@ class Differences(Scores):
             for which in (row, self.beside(row))
         )  # fmt: skip
         found = comparison.probability_of_improvement(ours, theirs)
-        bounds = None if found.low is None or found.high is None else (f"{found.low:.2f}", f"{found.high:.2f}")
+        low, high = (found.low, found.high) if self.independent else (None, None)
+        bounds = None if low is None or high is None else (f"{low:.2f}", f"{high:.2f}")
         value = "-" if found.value is None else f"{found.value:.2f}"
-        return [Field(value, bounds=bounds, number=found.value, low=found.low, high=found.high, n=found.n,
+        return [Field(value, bounds=bounds, number=found.value, low=low, high=high, n=found.n,
                       planned=found.n, cells=self.cells_of(row, self.beside(row)))]  # fmt: skip
 
     def said_of_all(self, ranked: Ranking | None, order: Sequence[Key]) -> list[str]:
         chance = (
-            f"chance to be better: that one {self.unit} lies above one of {self.baseline} in the same column, ties one "
-            f"half; from {estimates.PROFILE_FROM} {self.units} on."
+            f"chance to be better: that one {self.unit} is better than one of {self.baseline} in the same column, "
+            f"ties one half; from {estimates.PROFILE_FROM} {self.units} on."
         )
         return [*super().said_of_all(ranked, order), chance]
 
@@ -139,6 +141,6 @@ class Differences(Scores):
         return found
 
 
-def _paired(differences: np.ndarray) -> Estimate:
+def _paired(differences: Mapping[Hashable, float]) -> Estimate:
     """Mean and paired t interval, whatever the number of pairs."""
-    return estimates.mean(differences, method="t")
+    return estimates.mean([*differences.values()], method="t")

@@ -67,6 +67,8 @@ class ValueChange:
     measure: Measure
     names: Mapping[str, str]
     """The model, and what tells these cells from the suite's others."""
+    fixed: Mapping[str, Any]
+    """The other columns of `SHOWN`, in which no cell of the suite differs."""
     before: float
     after: float
     test: Comparison
@@ -210,20 +212,26 @@ def _values(results: pd.DataFrame, cells: pd.DataFrame, measure: Measure) -> Rep
     return {id_: values for id_, values in found.items() if cells.at[id_, "status"] in COMPLETE_STATUSES}
 
 
-def _groups(cells: pd.DataFrame) -> list[tuple[dict[str, str], pd.Index]]:
-    """A suite's cells that differ by their seed alone: the model and what tells them from others, and their ids."""
+Group = tuple[dict[str, str], dict[str, Any], pd.Index]
+"""Cells that differ by their seed alone: the model and what tells them from others, what does not, and their ids."""
+
+
+def _groups(cells: pd.DataFrame) -> list[Group]:
     groups = [rows for _, rows in cells.groupby(GROUP, dropna=False, sort=False)]
-    apart = told_apart([rows.iloc[0].drop("seed").to_dict() for rows in groups])
+    firsts = [rows.iloc[0].drop("seed").to_dict() for rows in groups]
     return [
-        ({"model": str(rows["model"].iloc[0])} | names, rows.index) for rows, names in zip(groups, apart, strict=True)
+        (
+            {"model": str(first["model"])} | names,
+            {name: first[name] for name in SHOWN if name not in names and not pd.isna(first[name])},
+            rows.index,
+        )
+        for rows, first, names in zip(groups, firsts, told_apart(firsts), strict=True)
     ]
 
 
-def _changes(
-    suite: str, measure: Measure, groups: list[tuple[dict[str, str], pd.Index]], before: Repeats, after: Repeats
-) -> list[ValueChange]:
+def _changes(suite: str, measure: Measure, groups: list[Group], before: Repeats, after: Repeats) -> list[ValueChange]:
     found = []
-    for names, ids in groups:
+    for names, fixed, ids in groups:
         first, second = (
             {(id_, process): value for id_ in ids for process, value in side.get(id_, {}).items()}
             for side in (before, after)
@@ -238,7 +246,7 @@ def _changes(
         mean_a, mean_b = (float(np.mean(values[pairs])) if pairs.any() else math.nan for values in (a, b))
         if measure.ratio:
             mean_a, mean_b = math.exp(mean_a), math.exp(mean_b)
-        found.append(ValueChange(suite, measure, names, mean_a, mean_b, comparison.compare(b, a)))
+        found.append(ValueChange(suite, measure, names, fixed, mean_a, mean_b, comparison.compare(b, a)))
     return found
 
 
@@ -332,8 +340,7 @@ def blocks(found: Difference) -> list[Block]:
     shown: list[Block] = [*_cell_table(found)]
     for key in dict.fromkeys((change.suite, change.measure.title) for change in found.values):
         changes = [c for c in found.values if (c.suite, c.measure.title) == key]
-        matched = [cell for cell in found.columns.values() if cell["suite"] == key[0]]
-        shown.append(_value_table(changes, matched))
+        shown.append(_value_table(changes))
     if found.family.tests:
         shown.append(Note(_tested(found)))
     if found.equal:
@@ -382,11 +389,11 @@ def _cell_table(found: Difference) -> list[Block]:
     return [Table(f"Cells that differ ({', '.join(suites)})", heads, rows, [f"and {more}"] if more else [])]
 
 
-def _value_table(changes: Sequence[ValueChange], matched: Sequence[Mapping[str, Any]]) -> Table:
+def _value_table(changes: Sequence[ValueChange]) -> Table:
     measure = changes[0].measure
     names = [name for name in changes[0].names if name != "model"]
-    same = {name: matched[0][name] for name in SHOWN if name not in names and not pd.isna(matched[0][name])}
-    fixed = ", ".join(f"d_model {value}" if name == "d_model" else str(value) for name, value in same.items())
+    same = changes[0].fixed.items()
+    fixed = ", ".join(f"d_model {value}" if name == "d_model" else str(value) for name, value in same)
     unit = f" [{measure.unit}]" if measure.unit else ""
     change = "B / A" if measure.ratio else "B - A"
     rows = [[one.names["model"], *(one.names[name] for name in names), *_texts(one), one.mark] for one in changes]
@@ -407,13 +414,21 @@ def _texts(change: ValueChange) -> list[str]:
     pairs = f"{test.n} of {test.n + test.left_out}" if test.left_out else str(test.n)
     if test.difference is None:
         return [pairs, "-", "-", "-", "-", "-"]
-    size = abs(change.after - change.before)
-    decimals = min(max(1 - math.floor(math.log10(size)), 0), 6) if size else 3
     shown = (lambda x: f"{math.exp(x):.4g}") if change.measure.ratio else (lambda x: f"{x:+.3g}")
     interval = "-" if test.low is None or test.high is None else f"[{shown(test.low)}, {shown(test.high)}]"
     p = "-" if change.corrected is None else f"{change.corrected:.2g}"
-    means = [f"{mean:,.{decimals}f}" for mean in (change.before, change.after)]
-    return [pairs, *means, shown(test.difference), interval, p]
+    return [pairs, *_means(change), shown(test.difference), interval, p]
+
+
+def _means(change: ValueChange) -> list[str]:
+    """Both means, to two digits of their difference and three of their own, or as many as their ratio has, four."""
+    means, ratio = (change.before, change.after), change.measure.ratio
+    needed = [
+        (0.0 if ratio else abs(change.after - change.before), 2),
+        *((abs(mean), 4 if ratio else 3) for mean in means),
+    ]
+    decimals = max((digits - 1 - math.floor(math.log10(size)) for size, digits in needed if size), default=0)
+    return [f"{mean:,.{min(max(decimals, 0), 6)}f}" for mean in means]
 
 
 def described(results: pd.DataFrame) -> str:
@@ -431,13 +446,17 @@ def ended(results: pd.DataFrame) -> str:
     return status if status == "ok" else f"{status}: {message}"
 
 
+def _mean(values: Repeats) -> float | None:
+    """Of one cell, as tables have it: over processes where these are what repeats."""
+    return float(np.mean([*only.values()])) if (only := next(iter(values.values()), None)) else None
+
+
 def again(before: pd.DataFrame, after: pd.DataFrame) -> list[Block]:
     """One cell, measured twice: the values of its suite's measures, and what is equal to the last bit."""
     suite = after["suite"].iloc[0]
     rows = []
     for measure in registry.find("suite", suite).measures.values():
-        sides = [measure.values(results) for results in (before, after)]
-        old, new = (float(side.iloc[0]) if len(side) else None for side in sides)
+        old, new = (_mean(by_cell(measure, results)) for results in (before, after))
         if old is None and new is None:
             continue
         unit = f" [{measure.unit}]" if measure.unit else ""

@@ -255,9 +255,10 @@ def _lines(ax: Axes, panel: Panel, looks: dict[str, int]) -> None:
     for series in panel.series:
         x, y = np.asarray(series.x, float), np.asarray(series.y, float)
         if series.style == "front":
+            falls = y[-1] < y[0]  # more x is better then, and a point holds where x is no better
             ax.step(
-                x, y, where="post", color="0.35", linewidth=0.7, linestyle=(0, (1, 1)), marker="o", markersize=8,
-                markerfacecolor="none", markeredgewidth=0.7, zorder=1.5, label=_plain(series.name),
+                x, y, where="pre" if falls else "post", color="0.35", linewidth=0.7, linestyle=(0, (1, 1)), marker="o",
+                markersize=8, markerfacecolor="none", markeredgewidth=0.7, zorder=1.5, label=_plain(series.name),
             )  # fmt: skip
             continue
         colour, dashes, marker = look(looks[series.name])

@@ -67,8 +67,8 @@ class Grid:
             )
         values = by_cell(measure, results)
         entries: dict[tuple[tuple[str, ...], tuple[str, ...]], Entry] = {}
-        for key, group in cells.groupby([*rows, *columns], dropna=False, sort=False):
-            texts = tuple(_text(value) for value in key)
+        for _, group in cells.groupby([*rows, *columns], dropna=False, sort=False):
+            texts = tuple(_text(group[name].iloc[0]) for name in (*rows, *columns))
             if twice := _same_seed(group, [*rows, *columns], texts):
                 raise ValueError(twice)
             found = dict(zip(group["seed"].astype(int), group["cell_id"], strict=True))
@@ -106,12 +106,19 @@ def with_factors(results: pd.DataFrame) -> pd.DataFrame:
     are columns too, where nothing else has their names.
     """
     cells = results.drop_duplicates("cell_id").reset_index(drop=True)
-    parsed = pd.DataFrame(_objects(cells["factors"]), index=cells.index)
+    parsed, options = (_table(_objects(cells[name])) for name in ("factors", "options"))
     for name in parsed.columns.intersection(cells.columns):
         cells[name] = cells[name].fillna(parsed[name])
-    for more in (parsed, pd.DataFrame(_objects(cells["options"]), index=cells.index)):
+    for more in (parsed, options):
         cells = pd.concat([cells, more[[name for name in more.columns if name not in cells.columns]]], axis=1)
     return cells
+
+
+def _table(objects: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """A column for each name; whole numbers stay whole where some have none."""
+    names = dict.fromkeys(name for one in objects for name in one)
+    columns = {name: pd.Series([one.get(name) for one in objects], dtype=object) for name in names}
+    return pd.DataFrame(columns, index=range(len(objects)))
 
 
 def _objects(texts: pd.Series) -> list[dict[str, Any]]:

@@ -53,7 +53,9 @@ def differences(before: Provenance, after: Provenance, first: str, second: str) 
     rows = [[name, _text(before.facts.get(name)), _text(after.facts.get(name))] for name in names]
     files = sorted(n for n in {**before.files, **after.files} if before.files.get(n) != after.files.get(n))
     notes = []
-    if files and "code" in names:
+    if "code" in names and not (before.files and after.files):
+        notes.append(f"Which files differ is not known: {first if after.files else second} kept no digests of them.")
+    elif files and "code" in names:
         more = f" and {len(files) - FILES_SHOWN} more" if len(files) > FILES_SHOWN else ""
         notes.append(f"Changed in the code: {', '.join(files[:FILES_SHOWN])}{more}")
     return [Table("Measured with", ["what differs", first, second], rows, notes)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -222,6 +222,25 @@ class Scores(ABC):
                   for row in order] for column in self.grid.columns]  # fmt: skip
         return ranking(means), order
 
+    @cached_property
+    def independent(self) -> bool:
+        """Whether each column is of a task of its own: else what varies is the same in several, as a network is."""
+        tasks = [dict(zip(self.grid.column_heads, column, strict=True)).get("task") for column in self.grid.columns]
+        return None not in tasks and len(set(tasks)) == len(tasks)
+
+    def together(self, columns: Sequence[Mapping[Hashable, float]], method: estimates.Method | None = None) -> Estimate:
+        """The statistic over columns of numbers by seed, or by seed and process.
+
+        Of columns that are not independent the mean's interval is that of each seed's mean over them, where all have
+        the same seeds; other statistics have none.
+        """
+        found = self.estimate(estimates.side_by_side([[*own.values()] for own in columns]), method=method)
+        if self.independent:
+            return found
+        if self.statistic == "mean" and all(own.keys() == columns[0].keys() for own in columns):
+            return self.estimate([np.mean([own[key] for own in columns]) for key in columns[0]], method=method)
+        return dataclasses.replace(found, low=None, high=None, method=None, reason=f"columns share {self.units}")
+
     def cells_of(self, *rows: Key) -> tuple[str, ...]:
         """The ids of all cells of rows that are whole."""
         places = [(row, column) for row in rows for column in self.grid.columns]
@@ -238,6 +257,8 @@ class Scores(ABC):
         if ranked is None or ranked.mean_ranks is None or ranked.critical_difference is None:
             return [what]
         said = [f"mean rank: over the {ranked.n} columns{by_means}, 1 is best"]
+        if not self.independent:
+            return [what, f"{said[0]}; no test, as columns have {self.units} in common."]
         if ranked.p is None:
             return [what, said[0] + "."]
         told = ranked.p <= self.alpha
@@ -279,7 +300,7 @@ class Values(Scores):
         best, numbers = self.best(column), self.ordered[column]
         if best is None:
             return ""
-        ties = {o for o, number in numbers.items() if math.isclose(number, numbers[best], rel_tol=1e-9, abs_tol=1e-12)}
+        ties = {other for other in numbers if _equal(numbers[other], numbers[best])}
         like = {
             other for other in numbers if self.could_be_marked.get((other, column)) and not self.apart(other, column)
         }
@@ -287,7 +308,7 @@ class Values(Scores):
         if row in first:
             return "best"
         rest = [other for other in numbers if other not in first]
-        return "second" if rest and row == max(rest, key=lambda other: numbers[other]) else ""
+        return "second" if row in rest and _equal(numbers[row], max(numbers[other] for other in rest)) else ""
 
     def field(self, row: Key, column: Key, digits: int) -> Field:
         entry = self.grid.entries[row, column]
@@ -309,8 +330,8 @@ class Values(Scores):
         if not self.whole_everywhere(row):
             return None
         entries = [self.grid.entries[row, column] for column in self.grid.columns]
-        scores = estimates.side_by_side([self.values(entry) for entry in entries])
-        found, longest = self.estimate(scores), len(scores)
+        found = self.together([entry.values for entry in entries])
+        longest = max(len(entry.values) for entry in entries)
         return Field("-", number=found.value, low=found.low, high=found.high, cells=self.cells_of(row), n=found.n,
                      planned=longest)  # fmt: skip
 
@@ -320,7 +341,10 @@ class Values(Scores):
             "median": "median of the columns' means",
             "iqm": f"interquartile mean of the {self.units} of all columns together",
         }[self.statistic]
-        return f"{what} (±: {self.units} vary within columns, columns do not)"
+        if self.independent:
+            return f"{what} (±: {self.units} vary within columns, columns do not)"
+        shared = f"columns have {self.units} in common"
+        return f"{what} (±: over {self.units}, as {shared})" if self.statistic == "mean" else f"{what} (no ±: {shared})"
 
     def caption(self) -> list[str]:
         found = [f"{NAMES[self.statistic].capitalize()} over {self.counted()}; {self.grid.measure.better} is better."]
@@ -339,6 +363,11 @@ class Values(Scores):
             if self.family.smallest is not None:
                 found.append(self.unreachable())
         return found
+
+
+def _equal(first: float, second: float) -> bool:
+    """Up to the rounding of means."""
+    return math.isclose(first, second, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def _named(head: str, value: str) -> str:

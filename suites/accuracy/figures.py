@@ -15,6 +15,9 @@ from bench.report.statistics import pareto
 from suites.accuracy.report import Group
 
 BAND = "mean over seeds; bands: its 95 % interval, none of a single seed"
+NAMED = 10
+"""So many models that are left out have their names in a caption."""
+
 FRONT = "Pareto front of the means"
 FRONT_NOTE = "ringed: no other model's mean is better in one and no worse in both"
 PERCENT = (0.0, 100.0)
@@ -122,10 +125,13 @@ def _over_tasks(named: Sequence[tuple[Group, str]]) -> list[Figure]:
     scores = {name: found for name, found in scores.items() if len(found) == len(by_task)}
     if len(by_task) < 2 or len(scores) < 2:
         return []
-    return [*_ranks(scores, len(by_task)), *_profiles(scores)]
+    without = list(dict.fromkeys(name for _, name in named if name not in scores))
+    more = f" and {len(without) - NAMED} more" if len(without) > NAMED else ""
+    left_out = f". Left out, as they lack seeds or tasks: {', '.join(without[:NAMED])}{more}" if without else ""
+    return [*_ranks(scores, len(by_task), left_out), *_profiles(scores, left_out)]
 
 
-def _ranks(scores: Mapping[str, Sequence[np.ndarray]], tasks: int) -> list[Figure]:
+def _ranks(scores: Mapping[str, Sequence[np.ndarray]], tasks: int, left_out: str) -> list[Figure]:
     found = ranking(np.array([[one.mean() for one in each] for each in scores.values()]).T)
     if found.mean_ranks is None or found.critical_difference is None or found.p is None:
         return []
@@ -141,11 +147,11 @@ def _ranks(scores: Mapping[str, Sequence[np.ndarray]], tasks: int) -> list[Figur
         "ranks", f"Mean rank of test accuracy over {tasks} tasks",
         [Panel("", "mean rank, 1 is best", "", [series], y_names=names)],
         f"bars: half of Nemenyi's critical difference at {found.alpha:g} to either side; models whose bars do not meet "
-        f"differ. {told}",
+        f"differ. {told}{left_out}",
     )]  # fmt: skip
 
 
-def _profiles(scores: Mapping[str, Sequence[np.ndarray]]) -> list[Figure]:
+def _profiles(scores: Mapping[str, Sequence[np.ndarray]], left_out: str) -> list[Figure]:
     """Needs seeds enough for a distribution."""
     thresholds = np.linspace(*PERCENT, 101)
     series = []
@@ -156,7 +162,7 @@ def _profiles(scores: Mapping[str, Sequence[np.ndarray]]) -> list[Figure]:
         return []
     panel = Panel("", "test accuracy [%]", "runs above [%]", series, bounds=PERCENT)
     caption = "share of runs above an accuracy, mean over tasks; bands: 95 % interval over seeds within tasks"
-    return [Figure("performance-profile", "Performance profile", [panel], caption)]
+    return [Figure("performance-profile", "Performance profile", [panel], caption + left_out)]
 
 
 def _front(points: np.ndarray, higher: bool) -> Series:

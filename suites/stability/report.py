@@ -187,7 +187,7 @@ def _noise(groups: list[Group]) -> Table:
     rows = []
     for group in groups:
         for when, step in (("start", 0), ("end", group.last_step)):
-            found = group.wide(NOISE, ["seed", "layer", "t"], step=step)
+            found = group.wide(NOISE, ["seed", "layer", "t"], step=step).dropna(subset=NOISE[0])
             if found.empty:
                 continue
             energy, error, expected = (found[name] for name in NOISE)

@@ -149,7 +149,8 @@ function drawLines(panel, width) {
   for (const one of panel.series) {
     const own = all.filter((point) => point.series === one);
     if (one.style === "front") {
-      marks.push(Plot.lineY(own, { x: "x", y: "y", curve: "step-after", stroke: "var(--quiet)", strokeDasharray: "1.5 1.5" }));
+      const curve = own.at(-1).y < own[0].y ? "step-before" : "step-after"; // a point holds where x is no better
+      marks.push(Plot.lineY(own, { x: "x", y: "y", curve, stroke: "var(--quiet)", strokeDasharray: "1.5 1.5" }));
       marks.push(Plot.dot(own, { x: "x", y: "y", r: 8, stroke: "var(--quiet)" }));
       continue;
     }
