@@ -419,7 +419,7 @@ def test_cells_that_cannot_be_found_or_had_again_are_refused(repeated, place, tm
         (("abcdef0", tmp_path), "two: its run.json cannot be used: KeyError"),
         ((file.stem, place / "one", "--device", "gpu"), "--device is 'gpu'"),
         ((file.stem, place / "one", "--data", tmp_path / "none"), "there is no such folder"),
-        ((file.stem, place / "one", "--out", place, "--run", "two"), "two exists"),
+        ((file.stem, place / "one", "--out", place, "--run", "two"), "two exists: give the new run another"),
         ((file.stem, place / "one", "--timeout", "0"), "--timeout is 0: above 0"),
     ):
         done = invoke("rerun", *words)

@@ -216,6 +216,9 @@ def test_a_suite_that_cannot_draw_is_named_by_bench_plot_and_the_others_are_draw
         for length in (64, 256)
     ]  # fmt: skip
     run = run_of(tmp_path / "run", [cell("a", 0, 0.8), *timed])
+    refused = invoke("plot", run, "--out", tmp_path / "figures", "--baseline", "lrv")
+    assert (refused.exit_code, (tmp_path / "figures").exists()) == (2, False)
+    assert "unknown model in --baseline 'lrv'" in refused.stderr
     done = invoke("plot", run, "--out", tmp_path / "figures", "--formats", "svg")
     assert done.exit_code == 1
     assert "bench: suite accuracy has no figures, ZeroDivisionError: by zero" in done.stderr

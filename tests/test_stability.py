@@ -265,3 +265,16 @@ def test_factors_and_options_are_in_every_row(measured):
     assert rows["params"].nunique() == 1
     assert rows["params"].iloc[0] == cell.trained
     assert (rows["state_reals"] == cell.layer.state_reals).all()
+
+
+def test_a_time_without_a_measured_energy_is_not_what_energies_are_compared_at():
+    frame = results([0.1], ["ok"])
+    noise = [
+        {"metric": f"white_noise_{name}", "step": step, "layer": 0, "t": t, "value": value}
+        for step in (0, 10) for t, energy in ((1, 2.0), (2, None))
+        for name, value in (("energy", energy), ("expected", 2.5), ("error", 0.25))
+    ]  # fmt: skip
+    columns = {name: frame[name].iloc[0] for name in store.CELL_COLUMNS if pd.notna(frame[name].iloc[0])}
+    rows = store.frame([store.table(columns | {"status": "ok"}, noise)])
+    (table,) = [b for b in blocks(pd.concat([frame, rows], ignore_index=True)) if b.title.startswith("White noise")]
+    assert [row[-5:] for row in table.rows] == [["2.000", "2.500", "0.800", "2.0 of 1", "2.00"]] * 2
