@@ -149,7 +149,7 @@ def test_the_page_shows_the_numbers_of_the_report_and_of_the_table(results, mess
     sheet = tables.build(results)
     notes = {row[0]: "".join(map(str, fields[0].notes)) for row, fields in sheet.rows}
     rows = [[*row, *(f"{f.value} ± {f.half}" if f.half else f.value for f in fields)] for row, fields in sheet.rows]
-    marked = [[*row[:1], *(f"{text}{i}" if (i := notes.get(row[0])) else text for text in row[1:])] for row in rows]
+    marked = [[*row[:1], *(f"{text} ({i})" if (i := notes.get(row[0])) else text for text in row[1:])] for row in rows]
     assert shown[sheet.title][1:] == marked
 
 
