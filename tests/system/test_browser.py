@@ -367,6 +367,17 @@ def test_no_width_scrolls_the_page_sideways(shown, width):
     assert all(100 < found <= width for found in browser.execute_script(box))
 
 
+@pytest.mark.parametrize("width", [360, 500])
+def test_a_long_title_of_a_panel_breaks(shown, contents, tmp_path, width):
+    title = "mqar[train=20000,validation=1000,test=1000,vocabulary_size=64,length=256]"
+    figure = Figure("long", "Long", [Panel(title, "t", "y", [Series("a", [1, 2], [1, 2])])])
+    section = dataclasses.replace(contents.sections[0], figures=[figure])
+    path = tmp_path / "long.html"
+    path.write_text(page(dataclasses.replace(contents, sections=[section])), encoding="utf-8")
+    browser = shown(width, path=path)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
 def test_everything_is_reached_by_the_keyboard_and_has_a_name(shown):
     from selenium.webdriver import ActionChains
     from selenium.webdriver.common.keys import Keys
