@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import shutil
+import subprocess
 import time
 from itertools import pairwise
 
@@ -420,6 +422,39 @@ def test_print_leaves_out_what_paper_cannot_do(shown):
     ]  # fmt: skip
     assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def printed(browser, folder):
+    """The texts of the pages that a printer would get."""
+    made = browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
+    (folder / "page.pdf").write_bytes(base64.b64decode(made["data"]))
+    done = subprocess.run(["pdftotext", "-layout", folder / "page.pdf", "-"], capture_output=True, check=True)
+    return done.stdout.decode().split("\f")
+
+
+@needs("pdftotext", install="apt install poppler-utils")
+def test_pages_on_paper_tear_nothing_apart(shown, tmp_path):
+    """Whatever height is free: a title, its legend and its figure are on one page, a table and its note on one."""
+    browser = shown()
+    browser.execute_script("""
+        const filler = document.createElement('div');
+        document.querySelector('main').prepend(filler);
+        window.fill = (height) => { filler.style.height = `${height}px`; };""")
+    for height in range(0, 1000, 125):
+        browser.execute_script("fill(arguments[0])", height)
+        pages = printed(browser, tmp_path)
+        for words in (("Lines", "left", "t→"), ("Heat", "of h", "steps"), ("Test accuracy", "s5", "Mean over")):
+            assert any(all(word in text for word in words) for text in pages), (height, words)
+
+
+@needs("pdftotext", install="apt install poppler-utils")
+def test_the_heads_of_a_long_table_are_on_each_of_its_pages(shown, tmp_path):
+    run = run_of(tmp_path / "run", [cell(f"m{i}", 0, 0.5) for i in range(90)])
+    path = tmp_path / "long.html"
+    path.write_text(page(gather(store.read_results(run), [run])), encoding="utf-8")
+    pages = [text.split() for text in printed(shown(path=path), tmp_path) if text.count("50.00") > 2]
+    assert len(pages) > 1
+    assert all(text.index("digits") < text.index("50.00") for text in pages)
 
 
 def test_a_hundred_thousand_rows_open(shown, contents, tmp_path, record_property):
