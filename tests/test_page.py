@@ -149,7 +149,7 @@ def test_the_page_shows_the_numbers_of_the_report_and_of_the_table(results, mess
     sheet = tables.build(results)
     notes = {row[0]: "".join(map(str, fields[0].notes)) for row, fields in sheet.rows}
     rows = [[*row, *(f"{f.value} ± {f.half}" if f.half else f.value for f in fields)] for row, fields in sheet.rows]
-    marked = [[*row[:1], *(f"{text}{i}" if (i := notes.get(row[0])) else text for text in row[1:])] for row in rows]
+    marked = [[*row[:1], *(f"{text} ({i})" if (i := notes.get(row[0])) else text for text in row[1:])] for row in rows]
     assert shown[sheet.title][1:] == marked
 
 
@@ -289,16 +289,17 @@ def spread(column):
 def test_rows_come_through_as_they_are_in_the_store():
     frame = pd.DataFrame({
         "text": ["a", "a", None, "b", "a"], "whole": pd.array([1, 1, None, 2, 1], "Int64"),
-        "flag": pd.array([True, None, False, True, True], "boolean"), "real": [0.1, np.nan, np.inf, 1e-300, 4.0],
-        "same": [2.0] * 5,
+        "flag": pd.array([True, None, False, True, True], "boolean"), "real": [0.1, np.nan, np.inf, 1e-300, -np.inf],
+        "same": [2.0] * 5, "large": [2**53 + 1] * 5,
     })  # fmt: skip
     found = {column["name"]: column for column in columns_of(frame)}
     assert spread(found["text"]) == ["a", "a", None, "b", "a"]
     assert spread(found["whole"]) == [1, 1, None, 2, 1]
     assert spread(found["flag"]) == ["true", None, "false", "true", "true"]
-    assert spread(found["real"]) == [0.1, None, None, 1e-300, 4.0]
+    assert spread(found["real"]) == [0.1, None, "inf", 1e-300, "-inf"]
     assert found["same"]["runs"] == [0, 5]
-    assert [found[name]["numeric"] for name in frame] == [False, True, False, True, True]
+    assert spread(found["large"]) == ["9007199254740993"] * 5  # of which a double is 9007199254740992
+    assert [found[name]["numeric"] for name in frame] == [False, True, False, True, True, False]
 
 
 def test_only_columns_that_vary_are_shown_and_the_rest_is_said_once(results):

@@ -475,6 +475,12 @@ def test_markdown_and_html_show_the_same_numbers_and_escape_names(build):
     assert f"{value} *" in writers.block(sheet).rows[0]
 
 
+def test_the_text_of_a_html_table_keeps_notes_apart_from_numbers(sheet):
+    (marked,) = [field for _, (field,) in sheet.rows if field.notes]
+    text = re.sub("<[^>]*>", "", writers.hypertext(sheet))
+    assert f"{marked.text} (1)" in text
+
+
 # The command.
 
 

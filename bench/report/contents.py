@@ -198,13 +198,15 @@ def rows_of(results: pd.DataFrame, most: int = ROWS_SHOWN) -> Rows:
 def columns_of(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """The columns of a frame as JSON can have them: their different values, and `runs` of them: which, how often, ..
 
-    Of numbers that mostly differ, all values and no runs. What is empty or not finite is null.
+    Of numbers that mostly differ, all values and no runs. What is empty is null, what is infinite "inf" or "-inf".
     """
     return [{"name": name, **_column(rows[name])} for name in rows]
 
 
 def _column(column: pd.Series) -> dict[str, Any]:
     numeric = pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype)
+    if pd.api.types.is_integer_dtype(column.dtype):
+        numeric = not (column.abs() > 2**53).any()  # a browser's numbers are doubles; greater ones stay text
     codes, different = pd.factorize(column, use_na_sentinel=False)
     values = [_json(value, numeric) for value in different.tolist()]
     if numeric and 2 * len(values) > len(codes):
@@ -215,6 +217,6 @@ def _column(column: pd.Series) -> dict[str, Any]:
 
 
 def _json(value: Any, numeric: bool) -> float | str | None:
-    if pd.isna(value) or (numeric and not math.isfinite(value)):
+    if pd.isna(value):
         return None
-    return value if numeric else str(value).lower() if isinstance(value, bool) else str(value)
+    return value if numeric and math.isfinite(value) else str(value).lower() if isinstance(value, bool) else str(value)

@@ -133,7 +133,7 @@ def hypertext(sheet: Sheet) -> str:
             labels = "".join(f'<th scope="row">{escape(name)}</th>' for name in row)
             numbers = "".join(
                 f'<td data-cells="{escape(" ".join(field.cells))}">'
-                + _marked(field, "<b>{}</b>", "<u>{}</u>", "<sup>{}</sup>", escape) + "</td>"
+                + _marked(field, "<b>{}</b>", "<u>{}</u>", "<sup> ({})</sup>", escape) + "</td>"
                 for field in fields
             )  # fmt: skip
             body.append(f"<tr{' class=published' if published else ''}>{labels}{numbers}</tr>")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import shutil
+import subprocess
 import time
 from itertools import pairwise
 
@@ -206,6 +208,59 @@ def test_rows_sort_and_filter(shown):
     until(browser, "return document.getElementById('rows-count').textContent === '2 of 9 rows'")
 
 
+NUMBERS = [2.2711150646209717, None, 0.1, np.inf, 123456789, -np.inf, None, -1e-300]
+
+
+@pytest.fixture(scope="module")
+def numbers(contents, tmp_path_factory):
+    """A page whose rows have numbers with many digits, infinite ones, and none."""
+    frame = pd.DataFrame({
+        "model": ["x10", "x9", None, "x1", "y", "z", None, "w"], "value": pd.array(NUMBERS, "Float64"),
+        "params": pd.array([104858, 123456789, None, 2**53 + 1, 7, 7, 7, 7], "Int64"),
+    })  # fmt: skip
+    path = tmp_path_factory.mktemp("numbers") / "page.html"
+    path.write_text(page(dataclasses.replace(contents, rows=rows_of(frame))), encoding="utf-8")
+    return path
+
+
+SHOWN = ["2.2711150646209717", "", "0.1", "inf", "123456789", "-inf", "", "-1e-300"]
+
+
+def test_rows_show_every_digit_and_what_is_shown_finds_its_row(shown, numbers):
+    from selenium.webdriver.common.keys import Keys
+
+    browser = shown(path=numbers)
+    assert texts(browser, ".tabulator-col-title") == ["model", "value", "params"]
+    assert texts(browser, ".tabulator-cell[tabulator-field=c1]") == SHOWN
+    whole = texts(browser, ".tabulator-cell[tabulator-field=c2]")
+    assert whole == ["104858", "123456789", "", "9007199254740993", "7", "7", "7", "7"]
+    inputs = browser.find_elements("css selector", ".tabulator-header-filter input")
+    found = "const cells = document.querySelectorAll(`.tabulator-cell[tabulator-field=c${arguments[0]}]`);"
+    for i, words in ((1, [text for text in SHOWN if text]), (2, [whole[0], whole[1], whole[3]])):
+        for word in words:
+            inputs[i].clear()
+            inputs[i].send_keys(word)
+            until(browser, f"{found} return cells.length === 1 && cells[0].textContent === arguments[1]", i, word)
+        inputs[i].clear()
+        inputs[i].send_keys(Keys.BACK_SPACE)
+    inputs[1].send_keys(">1e300")
+    until(browser, f"{found} return cells.length === 1 && cells[0].textContent === 'inf'", 1)
+
+
+@pytest.mark.parametrize(("name", "ascending"), [
+    ("value", ["-inf", "-1e-300", "0.1", "2.2711150646209717", "123456789", "inf"]),
+    ("model", ["w", "x1", "x9", "x10", "y", "z"]),
+])  # fmt: skip
+def test_rows_without_a_value_come_last_in_both_directions(shown, numbers, name, ascending):
+    browser = shown(path=numbers)
+    at = texts(browser, ".tabulator-col-title").index(name)
+    head = browser.find_elements("css selector", ".tabulator-col")[at]
+    for direction, expected in (("ascending", ascending), ("descending", ascending[::-1])):
+        head.find_element("css selector", "button").click()
+        until(browser, "return arguments[0].ariaSort === arguments[1]", head, direction)
+        assert texts(browser, f".tabulator-cell[tabulator-field=c{at}]") == [*expected, "", ""]
+
+
 def test_figures_show_values_by_pointer_and_by_keyboard(shown):
     from selenium.webdriver import ActionChains
     from selenium.webdriver.common.keys import Keys
@@ -243,6 +298,32 @@ def test_the_values_of_a_figure_are_a_table_too(shown):
     assert [f"a {SCRIPT}", "line", "3", "0.3", "0.25", "0.35"] in rows
     assert ["b", "points", "2", "100", "50", "200"] in rows
     assert ["b", "theory", "2", "100", "–", "–"] in rows
+
+
+def test_whole_numbers_of_a_figure_are_shown_whole(shown, contents, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    points = Series("a", [104858, 123456789], [0.12345678, 9e15], style="points")
+    near = Series("a", [104858, 104862], [1048580, 1048620], style="points")
+    figure = Figure("size", "Size", [Panel("", "parameters", "y", [points]), Panel("", "parameters", "y", [near])])
+    section = dataclasses.replace(contents.sections[0], figures=[figure])
+    path = tmp_path / "whole.html"
+    path.write_text(page(dataclasses.replace(contents, sections=[section])), encoding="utf-8")
+    browser = shown(path=path)
+    svg, _ = browser.find_elements("css selector", ".area > svg")
+    browser.execute_script("arguments[0].focus()", svg)
+    svg.send_keys(Keys.ARROW_RIGHT)
+    tip = "return document.querySelector('.tip').textContent"
+    assert browser.execute_script(tip) == "a\nparameters: 104858\ny: 0.12346"
+    svg.send_keys(Keys.ARROW_RIGHT)
+    assert browser.execute_script(tip) == "a\nparameters: 123456789\ny: 9000000000000000"
+    browser.find_element("css selector", "figure .values summary").click()
+    until(browser, "return document.querySelectorAll('figure .values tbody tr').length === 4")
+    assert texts(browser, "figure .values tbody td:nth-child(3)") == ["104858", "123456789", "104858", "104862"]
+    for axis in ("x", "y"):
+        ticks = texts(browser, f".panel:nth-child(2) [aria-label='{axis}-axis tick label'] text")
+        assert len(ticks) > 3
+        assert len(set(ticks)) == len(ticks)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -288,6 +369,17 @@ def test_no_width_scrolls_the_page_sideways(shown, width):
     assert all(100 < found <= width for found in browser.execute_script(box))
 
 
+@pytest.mark.parametrize("width", [360, 500])
+def test_a_long_title_of_a_panel_breaks(shown, contents, tmp_path, width):
+    title = "mqar[train=20000,validation=1000,test=1000,vocabulary_size=64,length=256]"
+    figure = Figure("long", "Long", [Panel(title, "t", "y", [Series("a", [1, 2], [1, 2])])])
+    section = dataclasses.replace(contents.sections[0], figures=[figure])
+    path = tmp_path / "long.html"
+    path.write_text(page(dataclasses.replace(contents, sections=[section])), encoding="utf-8")
+    browser = shown(width, path=path)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
 def test_everything_is_reached_by_the_keyboard_and_has_a_name(shown):
     from selenium.webdriver import ActionChains
     from selenium.webdriver.common.keys import Keys
@@ -330,6 +422,39 @@ def test_print_leaves_out_what_paper_cannot_do(shown):
     ]  # fmt: skip
     assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def printed(browser, folder):
+    """The texts of the pages that a printer would get."""
+    made = browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
+    (folder / "page.pdf").write_bytes(base64.b64decode(made["data"]))
+    done = subprocess.run(["pdftotext", "-layout", folder / "page.pdf", "-"], capture_output=True, check=True)
+    return done.stdout.decode().split("\f")
+
+
+@needs("pdftotext", install="apt install poppler-utils")
+def test_pages_on_paper_tear_nothing_apart(shown, tmp_path):
+    """Whatever height is free: a title, its legend and its figure are on one page, a table and its note on one."""
+    browser = shown()
+    browser.execute_script("""
+        const filler = document.createElement('div');
+        document.querySelector('main').prepend(filler);
+        window.fill = (height) => { filler.style.height = `${height}px`; };""")
+    for height in range(0, 1000, 125):
+        browser.execute_script("fill(arguments[0])", height)
+        pages = printed(browser, tmp_path)
+        for words in (("Lines", "left", "t→"), ("Heat", "of h", "steps"), ("Test accuracy", "s5", "Mean over")):
+            assert any(all(word in text for word in words) for text in pages), (height, words)
+
+
+@needs("pdftotext", install="apt install poppler-utils")
+def test_the_heads_of_a_long_table_are_on_each_of_its_pages(shown, tmp_path):
+    run = run_of(tmp_path / "run", [cell(f"m{i}", 0, 0.5) for i in range(90)])
+    path = tmp_path / "long.html"
+    path.write_text(page(gather(store.read_results(run), [run])), encoding="utf-8")
+    pages = [text.split() for text in printed(shown(path=path), tmp_path) if text.count("50.00") > 2]
+    assert len(pages) > 1
+    assert all(text.index("digits") < text.index("50.00") for text in pages)
 
 
 def test_a_hundred_thousand_rows_open(shown, contents, tmp_path, record_property):

@@ -21,8 +21,8 @@ function drawn(name, attributes) {
 
 const read = (element) => JSON.parse(element.textContent);
 const words = (text) => text.toLowerCase().split(/\s+/).filter(Boolean);
-const brief = (value) => String(Number(value.toPrecision(7)));
-const shown = (value) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(5))));
+const rounded = (value) => (Number.isSafeInteger(value) ? value : Number(value.toPrecision(5)));
+const shown = (value) => (value === null || value === undefined ? "–" : String(rounded(value)));
 
 const told = (name, note) => (note ? `${name} (${note})` : name);
 
@@ -191,7 +191,7 @@ function drawLines(panel, width) {
 function named(value) {
   const size = Math.abs(value);
   if (value === 0 || (size >= 1e-3 && size < 1e5)) return d3.format(",~g")(Number(value.toPrecision(6)));
-  return d3.format(".2~e")(value).replace("e+", "e");
+  return d3.format(".9~e")(value).replace("e+", "e");
 }
 
 function logTicks([low, high]) {
@@ -341,7 +341,10 @@ function values(panel) {
 
 // Rows of the store.
 
-function spread({ values, runs }) {
+const INFINITE = { inf: Infinity, "-inf": -Infinity };
+
+function spread({ numeric, values: kept, runs }) {
+  const values = numeric ? kept.map((value) => INFINITE[value] ?? value) : kept; // JSON has no number for them
   if (!runs) return values;
   const found = [];
   for (let i = 0; i < runs.length; i += 2) for (let k = 0; k < runs[i + 1]; k++) found.push(values[runs[i]]);
@@ -361,23 +364,26 @@ function rowsOf(columns) {
   return found;
 }
 
-function widthOf({ name, numeric, values }) {
+const written = (value) => // with all its digits
+  value === null ? "" : value === Infinity ? "inf" : value === -Infinity ? "-inf" : String(value);
+
+function widthOf({ name, values }) {
   let longest = name.length + 3;
   const every = Math.ceil(values.length / 2000); // enough to guess a width by
   for (let i = 0; i < values.length; i += every) {
-    const value = values[i];
-    longest = Math.max(longest, value === null ? 0 : (numeric ? brief(value) : value).length);
+    longest = Math.max(longest, written(values[i]).length);
   }
   return Math.min(320, Math.max(72, 22 + 7.4 * longest));
 }
 
 function numberTest(text) {
-  const number = "(-?(?:\\d+\\.?\\d*|\\.\\d+)(?:e[-+]?\\d+)?)";
+  const number = "(-?(?:inf|(?:\\d+\\.?\\d*|\\.\\d+)(?:e[-+]?\\d+)?))";
+  const parsed = (word) => INFINITE[word.toLowerCase()] ?? Number(word);
   const range = text.match(new RegExp(`^\\s*${number}\\s*\\.\\.\\s*${number}\\s*$`, "i"));
-  if (range) return (value) => value !== null && value >= Number(range[1]) && value <= Number(range[2]);
+  if (range) return (value) => value !== null && value >= parsed(range[1]) && value <= parsed(range[2]);
   const one = text.match(new RegExp(`^\\s*(<=?|>=?|=)?\\s*${number}\\s*$`, "i"));
   if (!one) return null;
-  const limit = Number(one[2]);
+  const limit = parsed(one[2]);
   const tests = { "<": (v) => v < limit, "<=": (v) => v <= limit, ">": (v) => v > limit, ">=": (v) => v >= limit };
   const test = tests[one[1]] ?? ((v) => v === limit);
   return (value) => value !== null && test(value);
@@ -391,12 +397,18 @@ function prepareRows() {
   const input = document.getElementById("rows-filter");
   const tests = new Map();
   const collator = new Intl.Collator("en", { numeric: true });
+  const byNumber = (a, b) => (a < b ? -1 : Number(a > b));
+
+  const emptyLast = (compare) => (a, b, _a, _b, _column, direction) => { // downwards, a and b come exchanged
+    if (a !== null && b !== null) return compare(a, b);
+    return ((a === null) - (b === null)) * (direction === "asc" ? 1 : -1);
+  };
 
   function holds(wanted, value, _row, { numeric }) {
     const key = `${numeric} ${wanted}`;
     if (!tests.has(key)) {
       const every = words(wanted);
-      const text = (v) => every.every((word) => String(v ?? "").toLowerCase().includes(word));
+      const text = (v) => every.every((word) => written(v).toLowerCase().includes(word));
       tests.set(key, (numeric && numberTest(wanted)) || text);
     }
     return tests.get(key)(value);
@@ -410,11 +422,8 @@ function prepareRows() {
       return {
         field: fields[i], title: " ", hozAlign: numeric ? "right" : "left", width: widthOf(column), minWidth: 40,
         titleFormatter: () => make("button", { type: "button" }, column.name),
-        formatter: (cell) => {
-          const value = cell.getValue();
-          return document.createTextNode(value === null ? "" : numeric ? brief(value) : value);
-        },
-        sorter: numeric ? (a, b) => a - b : (a, b) => collator.compare(a, b),
+        formatter: (cell) => document.createTextNode(written(cell.getValue())),
+        sorter: emptyLast(numeric ? byNumber : collator.compare),
         headerFilter: "input", headerFilterPlaceholder: "", headerFilterFunc: holds, headerFilterFuncParams: { numeric },
         headerFilterParams: { elementAttributes: { "aria-label": `Filter ${column.name}`, maxlength: "200" } },
       };
@@ -433,7 +442,7 @@ function prepareRows() {
       const wanted = words(input.value);
       if (!wanted.length) table.clearFilter();
       else table.setFilter((row) => {
-        const text = fields.map((field) => row[field] ?? "").join("\n").toLowerCase();
+        const text = fields.map((field) => written(row[field])).join("\n").toLowerCase();
         return wanted.every((word) => text.includes(word));
       });
     }, 120);
