@@ -296,7 +296,7 @@ def test_rows_come_through_as_they_are_in_the_store():
     assert spread(found["text"]) == ["a", "a", None, "b", "a"]
     assert spread(found["whole"]) == [1, 1, None, 2, 1]
     assert spread(found["flag"]) == ["true", None, "false", "true", "true"]
-    assert spread(found["real"]) == [0.1, None, "inf", 1e-300, "-inf"]
+    assert spread(found["real"]) == [0.1, None, None, 1e-300, None]
     assert found["same"]["runs"] == [0, 5]
     assert spread(found["large"]) == ["9007199254740993"] * 5  # of which a double is 9007199254740992
     assert [found[name]["numeric"] for name in frame] == [False, True, False, True, True, False]

@@ -198,7 +198,7 @@ def rows_of(results: pd.DataFrame, most: int = ROWS_SHOWN) -> Rows:
 def columns_of(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """The columns of a frame as JSON can have them: their different values, and `runs` of them: which, how often, ..
 
-    Of numbers that mostly differ, all values and no runs. What is empty is null, what is infinite "inf" or "-inf".
+    Of numbers that mostly differ, all values and no runs. What is empty or not finite is null.
     """
     return [{"name": name, **_column(rows[name])} for name in rows]
 
@@ -217,6 +217,6 @@ def _column(column: pd.Series) -> dict[str, Any]:
 
 
 def _json(value: Any, numeric: bool) -> float | str | None:
-    if pd.isna(value):
+    if pd.isna(value) or (numeric and not math.isfinite(value)):
         return None
-    return value if numeric and math.isfinite(value) else str(value).lower() if isinstance(value, bool) else str(value)
+    return value if numeric else str(value).lower() if isinstance(value, bool) else str(value)

@@ -19,6 +19,8 @@ _LATEX = {
 }  # fmt: skip
 CELLS = "% cells: "
 """What a line's comment starts with: for each column its cells, columns apart by ;"""
+RAISED = "<sup> ({})</sup>"
+"""A footnote's mark in HTML: apart from its number where the text is copied, too."""
 
 
 def latex(sheet: Sheet) -> str:
@@ -92,8 +94,8 @@ def markdown(sheet: Sheet) -> str:
     for published, rows in ((False, sheet.rows), (True, sheet.published)):
         for row, fields in rows:
             names = [*row[:-1], f"{row[-1]} (published)"] if published else list(row)
-            lines.append(line([*names, *(_marked(field, "**{}**", "<u>{}</u>", "<sup>{}</sup>") for field in fields)]))
-    lines += ["", *(f"<sup>{i}</sup> {text}" for i, text in enumerate(sheet.footnotes, 1))] if sheet.footnotes else []
+            lines.append(line([*names, *(_marked(field, "**{}**", "<u>{}</u>", RAISED) for field in fields)]))
+    lines += ["", *(f"({i}) {text}" for i, text in enumerate(sheet.footnotes, 1))] if sheet.footnotes else []
     return "\n".join(lines) + "\n"
 
 
@@ -133,7 +135,7 @@ def hypertext(sheet: Sheet) -> str:
             labels = "".join(f'<th scope="row">{escape(name)}</th>' for name in row)
             numbers = "".join(
                 f'<td data-cells="{escape(" ".join(field.cells))}">'
-                + _marked(field, "<b>{}</b>", "<u>{}</u>", "<sup> ({})</sup>", escape) + "</td>"
+                + _marked(field, "<b>{}</b>", "<u>{}</u>", RAISED, escape) + "</td>"
                 for field in fields
             )  # fmt: skip
             body.append(f"<tr{' class=published' if published else ''}>{labels}{numbers}</tr>")
@@ -147,9 +149,9 @@ def hypertext(sheet: Sheet) -> str:
 
 def block(sheet: Sheet) -> Table:
     """For the terminal: * stands for bold, + for the second."""
-    rows = [[*row, *(_marked(field, "{} *", "{} +", "({})") for field in fields)] for row, fields in sheet.rows]
+    rows = [[*row, *(_marked(field, "{} *", "{} +", " ({})") for field in fields)] for row, fields in sheet.rows]
     rows += [
-        [*row[:-1], f"{row[-1]} (published)", *(_marked(field, "{}", "{}", "({})") for field in fields)]
+        [*row[:-1], f"{row[-1]} (published)", *(_marked(field, "{}", "{}", " ({})") for field in fields)]
         for row, fields in sheet.published
     ]
     caption = [text.replace("Bold", "*").replace("underlined", "+") for text in sheet.caption]

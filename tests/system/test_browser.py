@@ -208,12 +208,12 @@ def test_rows_sort_and_filter(shown):
     until(browser, "return document.getElementById('rows-count').textContent === '2 of 9 rows'")
 
 
-NUMBERS = [2.2711150646209717, None, 0.1, np.inf, 123456789, -np.inf, None, -1e-300]
+NUMBERS = [2.2711150646209717, None, 0.1, 1.5e300, 123456789, -2.0, None, -1e-300]
 
 
 @pytest.fixture(scope="module")
 def numbers(contents, tmp_path_factory):
-    """A page whose rows have numbers with many digits, infinite ones, and none."""
+    """A page whose rows have numbers with many digits, large and small ones, and none."""
     frame = pd.DataFrame({
         "model": ["x10", "x9", None, "x1", "y", "z", None, "w"], "value": pd.array(NUMBERS, "Float64"),
         "params": pd.array([104858, 123456789, None, 2**53 + 1, 7, 7, 7, 7], "Int64"),
@@ -223,7 +223,7 @@ def numbers(contents, tmp_path_factory):
     return path
 
 
-SHOWN = ["2.2711150646209717", "", "0.1", "inf", "123456789", "-inf", "", "-1e-300"]
+SHOWN = ["2.2711150646209717", "", "0.1", "1.5e+300", "123456789", "-2", "", "-1e-300"]
 
 
 def test_rows_show_every_digit_and_what_is_shown_finds_its_row(shown, numbers):
@@ -244,11 +244,11 @@ def test_rows_show_every_digit_and_what_is_shown_finds_its_row(shown, numbers):
         inputs[i].clear()
         inputs[i].send_keys(Keys.BACK_SPACE)
     inputs[1].send_keys(">1e300")
-    until(browser, f"{found} return cells.length === 1 && cells[0].textContent === 'inf'", 1)
+    until(browser, f"{found} return cells.length === 1 && cells[0].textContent === '1.5e+300'", 1)
 
 
 @pytest.mark.parametrize(("name", "ascending"), [
-    ("value", ["-inf", "-1e-300", "0.1", "2.2711150646209717", "123456789", "inf"]),
+    ("value", ["-2", "-1e-300", "0.1", "2.2711150646209717", "123456789", "1.5e+300"]),
     ("model", ["w", "x1", "x9", "x10", "y", "z"]),
 ])  # fmt: skip
 def test_rows_without_a_value_come_last_in_both_directions(shown, numbers, name, ascending):

@@ -341,10 +341,7 @@ function values(panel) {
 
 // Rows of the store.
 
-const INFINITE = { inf: Infinity, "-inf": -Infinity };
-
-function spread({ numeric, values: kept, runs }) {
-  const values = numeric ? kept.map((value) => INFINITE[value] ?? value) : kept; // JSON has no number for them
+function spread({ values, runs }) {
   if (!runs) return values;
   const found = [];
   for (let i = 0; i < runs.length; i += 2) for (let k = 0; k < runs[i + 1]; k++) found.push(values[runs[i]]);
@@ -364,8 +361,7 @@ function rowsOf(columns) {
   return found;
 }
 
-const written = (value) => // with all its digits
-  value === null ? "" : value === Infinity ? "inf" : value === -Infinity ? "-inf" : String(value);
+const written = (value) => (value === null ? "" : String(value)); // with all its digits
 
 function widthOf({ name, values }) {
   let longest = name.length + 3;
@@ -377,13 +373,12 @@ function widthOf({ name, values }) {
 }
 
 function numberTest(text) {
-  const number = "(-?(?:inf|(?:\\d+\\.?\\d*|\\.\\d+)(?:e[-+]?\\d+)?))";
-  const parsed = (word) => INFINITE[word.toLowerCase()] ?? Number(word);
+  const number = "(-?(?:\\d+\\.?\\d*|\\.\\d+)(?:e[-+]?\\d+)?)";
   const range = text.match(new RegExp(`^\\s*${number}\\s*\\.\\.\\s*${number}\\s*$`, "i"));
-  if (range) return (value) => value !== null && value >= parsed(range[1]) && value <= parsed(range[2]);
+  if (range) return (value) => value !== null && value >= Number(range[1]) && value <= Number(range[2]);
   const one = text.match(new RegExp(`^\\s*(<=?|>=?|=)?\\s*${number}\\s*$`, "i"));
   if (!one) return null;
-  const limit = parsed(one[2]);
+  const limit = Number(one[2]);
   const tests = { "<": (v) => v < limit, "<=": (v) => v <= limit, ">": (v) => v > limit, ">=": (v) => v >= limit };
   const test = tests[one[1]] ?? ((v) => v === limit);
   return (value) => value !== null && test(value);
@@ -397,8 +392,6 @@ function prepareRows() {
   const input = document.getElementById("rows-filter");
   const tests = new Map();
   const collator = new Intl.Collator("en", { numeric: true });
-  const byNumber = (a, b) => (a < b ? -1 : Number(a > b));
-
   const emptyLast = (compare) => (a, b, _a, _b, _column, direction) => { // downwards, a and b come exchanged
     if (a !== null && b !== null) return compare(a, b);
     return ((a === null) - (b === null)) * (direction === "asc" ? 1 : -1);
@@ -423,7 +416,7 @@ function prepareRows() {
         field: fields[i], title: " ", hozAlign: numeric ? "right" : "left", width: widthOf(column), minWidth: 40,
         titleFormatter: () => make("button", { type: "button" }, column.name),
         formatter: (cell) => document.createTextNode(written(cell.getValue())),
-        sorter: emptyLast(numeric ? byNumber : collator.compare),
+        sorter: emptyLast(numeric ? (a, b) => a - b : collator.compare),
         headerFilter: "input", headerFilterPlaceholder: "", headerFilterFunc: holds, headerFilterFuncParams: { numeric },
         headerFilterParams: { elementAttributes: { "aria-label": `Filter ${column.name}`, maxlength: "200" } },
       };
