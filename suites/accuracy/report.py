@@ -88,13 +88,14 @@ def _course(groups: list[Group]) -> Table:
     rows = []
     for group in groups:
         curve = group.metric("accuracy", split="validation").groupby("step")["value"].mean()
-        seconds = group.metric("seconds").groupby("cell_id")["value"].max()
+        seconds = group.metric("seconds").groupby("cell_id")["value"].max().dropna()
+        waiting = group.values("waiting")
         train = group.metric("accuracy", split="train")
         rows.append([
             group.key["task"], *group.label(), sparkline(curve.to_numpy(), 0.0, 1.0), _whole(curve.index.max()),
             " ".join(f"{step:.0f}" for step in sorted(group.values("selected_step"))),
             _mean(train[train["step"] == train["step"].max()]["value"].to_numpy(float)),
-            f"{seconds.median():.0f}", f"{100 * group.values('waiting').mean():.0f}%",
+            f"{seconds.median():.0f}" if len(seconds) else "-", f"{100 * waiting.mean():.0f}%" if len(waiting) else "-",
         ])  # fmt: skip
     columns = ["task", *groups[0].heads(), "validation over steps", "steps", "chosen", "train at the end", "seconds",
                "waiting"]  # fmt: skip
@@ -114,4 +115,4 @@ def _mean(values: np.ndarray) -> str:
 
 
 def _whole(value: float | None) -> str:
-    return "-" if value is None else f"{int(value):,}"
+    return "-" if value is None or pd.isna(value) else f"{int(value):,}"
