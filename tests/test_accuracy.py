@@ -9,7 +9,8 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from made_store import cell, run_of, seeds
+from made_store import cell as made_cell
+from made_store import run_of, seeds
 
 import bench
 from bench import plan, store, worker
@@ -398,7 +399,9 @@ def test_the_report_counts_seeds_and_marks_a_mean_over_those_that_are_left():
 
 @pytest.mark.filterwarnings("error")
 def test_what_was_not_recorded_is_a_dash(tmp_path):
-    run = run_of(tmp_path / "run", [*seeds("a", [0.5, 0.6]), cell("a", 2, None, "error"), cell("b", 0, None, "oom")])
+    run = run_of(
+        tmp_path / "run", [*seeds("a", [0.5, 0.6]), made_cell("a", 2, None, "error"), made_cell("b", 0, None, "oom")]
+    )
     scores, course = (block for block in blocks(store.read_results(run)) if isinstance(block, Table))
     assert [row[3:5] for row in scores.rows] == [["2/3", "55.0 ± 7.1!"], ["0/1", "-"]]
     assert course.rows == [["digits", "a", "2", "32", "", "-", "", "-", "-", "-"]]
