@@ -10,6 +10,7 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 
 def what_varies(cells: Collection[Any]) -> dict[str, str]:
@@ -45,8 +46,12 @@ class ProgressLines:
 
     def __enter__(self) -> ProgressLines:
         if self.console.is_terminal:
-            columns = (BarColumn(20), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-            self.bar = Progress(*columns, console=self.console, transient=True)
+            cut = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # what gives way where the window is narrow
+            columns = (
+                BarColumn(10), MofNCompleteColumn(), TimeElapsedColumn(),
+                TextColumn("{task.description}", table_column=cut),
+            )  # fmt: skip
+            self.bar = Progress(*columns, console=self.console, transient=True, expand=True)
             self.bar.start()
             self.task = self.bar.add_task("cells", total=self.total)
         return self
@@ -81,11 +86,12 @@ class ProgressLines:
 
     def _left(self) -> str:
         """The time that suites which have begun still need, at the pace so far, and which have not."""
-        left = sum(
-            self.seconds[suite] / done * max(0, self.rounds[suite] - done) for suite, done in self.measured.items()
-        )
-        after = [suite for suite in self.rounds if suite not in self.measured]
-        return f"{_duration(left)} left" + (f", then {', '.join(after)}" if after else "")
+        rest = {suite: max(0, self.rounds[suite] - done) for suite, done in self.measured.items()}
+        after = ", ".join(suite for suite in self.rounds if suite not in self.measured)
+        if after and not any(rest.values()):
+            return f"{after} left"
+        left = sum(self.seconds[suite] / self.measured[suite] * count for suite, count in rest.items())
+        return f"{_duration(left)} left" + (f", then {after}" if after else "")
 
 
 def _duration(seconds: float) -> str:

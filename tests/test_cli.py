@@ -526,16 +526,18 @@ def test_progress_of_several_suites_names_them_and_leaves_out_what_one_has_not()
 
 
 def test_the_time_left_is_each_suites_own_and_names_those_that_have_not_begun(monkeypatch, capsys):
-    now = iter([0.0, 60.0, 61.0, 62.0])  # the start, then each end
+    now = iter([0.0, 60.0, 61.0, 62.0, 122.0, 123.0])  # the start, then each end
     monkeypatch.setattr("bench.progress.time", SimpleNamespace(monotonic=lambda: next(now)))
     with ProgressLines(6, {"slow": 2, "quick": 3, "last": 1}) as progress:
-        for suite in ("slow", "quick", "quick"):
+        for suite in ("slow", "quick", "quick", "slow", "quick"):
             progress.ended(SimpleNamespace(suite=suite, model="m", backend="torch", id="1"), "error")
     said = [line.partition(", ")[2].partition("; ")[0] for line in capsys.readouterr().err.splitlines()]
     assert said == [
         "1 failed, 60 s left, then quick, last",
         "2 failed, 62 s left, then last",
         "3 failed, 61 s left, then last",
+        "4 failed, 1 s left, then last",
+        "5 failed, last left",
     ]
 
 
@@ -549,6 +551,19 @@ def test_progress_on_a_terminal_is_one_line_that_changes(monkeypatch, capsys):
         text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
     assert "2/3" in text
     assert "1 failed, 0 s left; m torch: error" in text
+
+
+def test_progress_in_a_narrow_window_keeps_its_count_and_its_clock(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    with ProgressLines(3, {"s": 3}, {"1": " depth 2" * 20}) as progress:
+        progress.ended(Cell, "error")
+        progress.bar.refresh()
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    line = text.replace("\r", "\n").strip().splitlines()[-1]
+    assert "1/3 0:00:0" in line
+    assert line.endswith("…")
+    assert len(line) <= 60
 
 
 def test_report_as_json_holds_the_same_tables(measured, bench_in):
