@@ -293,6 +293,7 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
     task_cells: list[tuple[str | None, dict[str, Any]]]
     task_cells = [cell for task in tasks for cell in _task_options(task, values, settings, own)] or [(None, {})]
     model_cells = list(dict(_model_options(models, values, request.variants, settings, own)).items())
+    named = dict(_model_options(models, values, False, settings, own))  # what is there without --variants
     classes = {model: registry.find("model", parse_name(model)[0]) for model, _ in model_cells}
     require(not request.compile or suite.compiles, f"--compile: cells of the suite {name} are not compiled by torch")
 
@@ -302,10 +303,14 @@ def _suite_cells(text: str, request: Request, settings: _Settings, device: str, 
             fitted = {
                 model: _adapted(name, built, parse_name(model)[0], task, asked, depth, request) for model in classes
             }
-            options = {
-                model: _built_options(model, classes[model], dict(fitted[model][2]) | chosen, fitted[model][0].d_model)
-                for model, chosen in model_cells
-            }
+            options = {}
+            for model, chosen in model_cells:
+                given_options, d_model = dict(fitted[model][2]) | chosen, fitted[model][0].d_model
+                try:
+                    options[model] = _built_options(model, classes[model], given_options, d_model)
+                except ValueError as error:
+                    require(model in named, f"--variants: {error}")
+                    raise
             matches: dict[str, dict[str, Any]] = {}
             if request.match:
                 length, widths = getattr(built, "length", 1024), {fit.d_model for fit, *_ in fitted.values()}

@@ -217,6 +217,14 @@ def test_variants_adds_all_that_the_chosen_models_declare():
     assert again == ["s4d[A_init=inv]", "s4d[A_init=legs]", "s4d[A_init=real]"]
 
 
+def test_a_variant_that_does_not_go_with_what_was_given_names_the_option():
+    given = {"suite": "stability", "models": "lru[parameterisation=complex]"}
+    with pytest.raises(ValueError, match=r"^--variants: model lru\[parameterisation=complex,gamma=tied\]: "):
+        plan.cells(Request.parse(**given, variants=True), "cpu", "quick")
+    with pytest.raises(ValueError, match=r"^model lru\[r_max=2.0\]: "):
+        plan.cells(Request.parse(suite="stability", models="lru[r_max=2]", variants=True), "cpu", "quick")
+
+
 def test_variants_are_varied_too():
     found = models(models="s4d", variants=True, set=["d_state=8,16"])
     spectra = ("", ",A_init=inv", ",A_init=legs", ",A_init=real")
