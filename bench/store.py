@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -264,10 +264,10 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
     same cell the newest counts, with a warning where the code differs. Files that cannot be read are left out, each
     with a warning of category `IncompleteResults`. Raises FileNotFoundError where there is nothing to read.
     """
-    files: list[tuple[Path, dict[str, Any] | None]] = []
+    files: list[_File] = []
     for path in map(Path, paths or ("results",)):
         if path.is_file():
-            files.append((path, None))
+            files.append(_File(path))
             continue
         folders = runs(path)
         if not folders:
@@ -277,15 +277,14 @@ def read_results(*paths: str | Path) -> pd.DataFrame:
     rows: list[int] = []
 
     def tables() -> Iterator[pa.Table]:
-        for (path, cell), content in zip(files, _loading([path for path, _ in files]), strict=True):
-            found = None if content is None else _checked(path, content)
-            if found is None and cell is not None:
+        for file, content in zip(files, _loading([file.path for file in files]), strict=True):
+            found = None if content is None else _checked(file.path, content)
+            if found is None and file.planned is not None:
                 reason = "no result file" if content is None else "its result file cannot be read"
-                about = {"run_id": path.parent.parent.name, "status": "interrupted", "message": reason}
-                found = table(cell["columns"] | about, [])
+                found = table(file.planned | {"status": "interrupted", "message": reason}, [])
             rows.append(0 if found is None else len(found))
             if found is not None:
-                yield found if cell is None else _named(found, path.parent.parent.name)
+                yield found if file.run is None else _named(found, file.run)
 
     with _returning_memory():
         whole = frame(tables())
@@ -329,12 +328,21 @@ def _loading(paths: Sequence[Path]) -> Iterator[pa.Table | Exception | None]:
             yield begun.popleft().result()
 
 
-def _files(folder: Path) -> list[tuple[Path, dict[str, Any] | None]]:
-    """The files that a run has or should have, in the order of its plan, with what the plan says of their cells."""
+class _File(NamedTuple):
+    """A file, the name of the run that it lies in, and what the run's plan says of its cell."""
+
+    path: Path
+    run: str | None = None
+    planned: dict[str, Any] | None = None
+
+
+def _files(folder: Path) -> list[_File]:
+    """The files that a run has or should have, in the order of its plan."""
     planned = load_json(folder / "run.json").get("cells", [])
     names = {cell["id"] for cell in planned}
     others = sorted(path for path in (folder / "cells").glob("*.parquet") if path.stem not in names)
-    return [(file(folder, cell["id"]), cell) for cell in planned] + [(path, None) for path in others]
+    found = [_File(file(folder, cell["id"]), folder.name, cell["columns"]) for cell in planned]
+    return found + [_File(path, folder.name) for path in others]
 
 
 TEXTS = [field.name for field in SCHEMA if field.type == _TEXT]

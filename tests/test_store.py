@@ -265,7 +265,10 @@ def test_a_folder_that_is_named_like_a_column_adds_none(tmp_path):
 def test_a_run_that_was_renamed_or_copied_has_its_new_name(tmp_path):
     run = make_run(tmp_path / "old", "a", "b")
     (run / "cells" / "b.parquet").unlink()
-    assert set(store.read_results(run.rename(tmp_path / "new"))["run_id"]) == {"new"}
+    store.write(run / "cells" / "unplanned.parquet", cell_table("c", run_id="old"))
+    frame = store.read_results(run.rename(tmp_path / "new"))
+    assert frame["cell_id"].tolist() == ["a", "b", "c"]
+    assert set(frame["run_id"]) == {"new"}
 
 
 @pytest.mark.parametrize(

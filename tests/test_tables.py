@@ -359,6 +359,19 @@ def test_the_chance_to_be_better_says_better_whatever_the_direction(build):
     assert "chance to be better: that one seed is better than one of a in the same column" in " ".join(sheet.caption)
 
 
+def test_the_chance_to_be_better_has_an_interval_where_columns_are_independent_alone(build):
+    def chance(columns, **places):
+        ((name, values),) = places.items()
+        cells = [one for value in values for model, add in (("a", 0.0), ("b", 0.03))
+                 for one in seeds(model, 0.5 + add + 0.02 * np.arange(6), **{name: value})]  # fmt: skip
+        return build(cells, columns=[columns], overall=True, baseline="a").rows[0][1][-1]
+
+    tasks, depths = chance("task", task=("x", "y")), chance("depth", depth=(1, 2))
+    assert tasks.value == depths.value
+    assert tasks.bounds is not None
+    assert depths.bounds is None
+
+
 def test_all_that_tie_for_second_are_underlined(build):
     sheet = build([*seeds("a", [0.9]), *seeds("b", [0.8]), *seeds("c", [0.8]), *seeds("d", [0.7])])
     assert [field.mark for field in fields(sheet).values()] == ["best", "second", "second", ""]
